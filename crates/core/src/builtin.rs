@@ -1,0 +1,139 @@
+//! The built-in strategies as one type, for callers that learn at run time which one it is.
+
+use crate::{
+    Cost, Decision, Forecast, LogState, Micros, Share, SlidingLog, SlidingState, SlidingWindow,
+    Step, Strategy, Tat, TatState, Window, WindowState,
+};
+
+/// Any built-in strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Builtin {
+    /// gcra or token bucket.
+    Tat(Tat),
+    /// Fixed window or calendar quota.
+    Window(Window),
+    /// Sliding window.
+    SlidingWindow(SlidingWindow),
+    /// Sliding log.
+    SlidingLog(SlidingLog),
+}
+
+/// The state of any built-in strategy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuiltinState {
+    /// gcra or token bucket.
+    Tat(TatState),
+    /// Fixed window or calendar quota.
+    Window(WindowState),
+    /// Sliding window.
+    SlidingWindow(SlidingState),
+    /// Sliding log.
+    SlidingLog(LogState),
+}
+
+impl Builtin {
+    /// The most that can pass at one instant.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        match self {
+            Self::Tat(inner) => inner.limit(),
+            Self::Window(inner) => inner.limit(),
+            Self::SlidingWindow(inner) => inner.limit(),
+            Self::SlidingLog(inner) => inner.limit(),
+        }
+    }
+}
+
+/// Calls a method of the strategy with its own kind of state. A state of another kind, which only
+/// a caller that mixes up its keys can produce, is taken for a key never seen.
+macro_rules! with_state {
+    ($self:ident, $state:expr, |$inner:ident, $own:ident| $call:expr, $wrap:expr) => {
+        match $self {
+            Builtin::Tat($inner) => {
+                let $own = match $state {
+                    Some(BuiltinState::Tat(own)) => Some(own),
+                    _ => None,
+                };
+                $wrap($call, BuiltinState::Tat)
+            }
+            Builtin::Window($inner) => {
+                let $own = match $state {
+                    Some(BuiltinState::Window(own)) => Some(own),
+                    _ => None,
+                };
+                $wrap($call, BuiltinState::Window)
+            }
+            Builtin::SlidingWindow($inner) => {
+                let $own = match $state {
+                    Some(BuiltinState::SlidingWindow(own)) => Some(own),
+                    _ => None,
+                };
+                $wrap($call, BuiltinState::SlidingWindow)
+            }
+            Builtin::SlidingLog($inner) => {
+                let $own = match $state {
+                    Some(BuiltinState::SlidingLog(own)) => Some(own),
+                    _ => None,
+                };
+                $wrap($call, BuiltinState::SlidingLog)
+            }
+        }
+    };
+}
+
+impl Strategy for Builtin {
+    type State = BuiltinState;
+
+    fn step(&self, state: Option<BuiltinState>, now: Micros, cost: Cost) -> Step<BuiltinState> {
+        with_state!(self, state, |inner, own| inner.step(own, now, cost), wrap_step)
+    }
+
+    fn ask(&self, state: Option<&BuiltinState>, now: Micros, cost: Cost) -> Decision {
+        with_state!(self, state, |inner, own| inner.ask(own, now, cost), first)
+    }
+
+    fn peek(&self, state: Option<&BuiltinState>, now: Micros) -> Decision {
+        with_state!(self, state, |inner, own| inner.peek(own, now), first)
+    }
+
+    fn forecast(&self, state: Option<&BuiltinState>, now: Micros, cost: Cost) -> Forecast {
+        with_state!(self, state, |inner, own| inner.forecast(own, now, cost), first)
+    }
+
+    fn idle_at(&self, state: &BuiltinState) -> Micros {
+        let state = Some(state);
+        with_state!(self, state, |inner, own| own.map_or(Micros::ZERO, |s| inner.idle_at(s)), first)
+    }
+
+    fn used(&self, state: &BuiltinState, now: Micros) -> Share {
+        let state = Some(state);
+        with_state!(
+            self,
+            state,
+            |inner, own| own.map_or(Share::NONE, |s| inner.used(s, now)),
+            first
+        )
+    }
+}
+
+fn wrap_step<S>(step: Step<S>, wrap: fn(S) -> BuiltinState) -> Step<BuiltinState> {
+    Step { state: step.state.map(wrap), decision: step.decision }
+}
+
+fn first<T, S>(value: T, _wrap: fn(S) -> BuiltinState) -> T {
+    value
+}
+
+macro_rules! from_inner {
+    ($($inner:ident),*) => {$(
+        impl From<$inner> for Builtin {
+            fn from(inner: $inner) -> Self {
+                Self::$inner(inner)
+            }
+        }
+    )*};
+}
+
+from_inner!(Tat, Window, SlidingWindow, SlidingLog);

@@ -1,0 +1,121 @@
+//! Why a set of parameters was refused.
+
+use core::fmt;
+
+use crate::EXACT_MAX;
+
+/// Why a set of parameters was refused. Each variant says what would be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// The parameter must be at least one.
+    Zero(Parameter),
+    /// The parameter is larger than can be kept exact beside the others.
+    TooLarge {
+        /// Which parameter.
+        parameter: Parameter,
+        /// What was asked for; the largest number there is if it could not even be counted.
+        given: u64,
+        /// The largest value that would fit beside the other parameters.
+        max: u64,
+    },
+    /// The parameter is smaller than the strategy can work with.
+    TooSmall {
+        /// Which parameter.
+        parameter: Parameter,
+        /// What was asked for.
+        given: u64,
+        /// The smallest value that would do.
+        min: u64,
+    },
+    /// The rate has no exact representation: its reduced fraction needs this denominator.
+    Inexact {
+        /// Which parameter.
+        parameter: Parameter,
+        /// The largest denominator that can be kept exact.
+        denominator_max: u64,
+    },
+    /// An offset from UTC lies within fourteen hours.
+    OffsetOutOfRange {
+        /// What was asked for.
+        minutes: i64,
+    },
+}
+
+/// The name of a parameter, as users write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Parameter {
+    /// Units per period or window.
+    Limit,
+    /// The period of a rate, in microseconds.
+    Period,
+    /// The most units at one instant.
+    Burst,
+    /// A token bucket's size.
+    Capacity,
+    /// A token bucket's rate.
+    RefillPerSec,
+    /// The length of a window, in microseconds.
+    Window,
+    /// How many buckets a sliding window has.
+    Buckets,
+    /// How many may wait in a shaper.
+    MaxQueue,
+    /// Where fixed windows are anchored.
+    Anchor,
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Limit => "limit",
+            Self::Period => "period",
+            Self::Burst => "burst",
+            Self::Capacity => "capacity",
+            Self::RefillPerSec => "refillPerSec",
+            Self::Window => "window",
+            Self::Buckets => "buckets",
+            Self::MaxQueue => "maxQueue",
+            Self::Anchor => "anchor",
+        })
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Zero(parameter) => write!(f, "{parameter} must be more than zero"),
+            Self::TooLarge { parameter, given, max } => {
+                write!(f, "{parameter} is too large to stay exact: ")?;
+                match given {
+                    u64::MAX => write!(f, "it cannot be counted; ")?,
+                    _ => write!(f, "{given} given; ")?,
+                }
+                write!(f, "the largest that fits beside the other parameters is {max}")
+            }
+            Self::TooSmall { parameter, given, min } => {
+                write!(f, "{parameter} is too small: {given} given, at least {min} needed")
+            }
+            Self::Inexact { parameter, denominator_max } => write!(
+                f,
+                "{parameter} cannot be kept exact: as a reduced fraction its denominator is above \
+                 {denominator_max}; use fewer decimal places"
+            ),
+            Self::OffsetOutOfRange { minutes } => {
+                write!(f, "offsetMinutes is {minutes}; it must lie between -840 and 840")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Invalid {}
+
+/// Refuses zero and what no executor can count.
+pub(crate) fn counted(parameter: Parameter, given: u64) -> Result<u64, Invalid> {
+    match given {
+        0 => Err(Invalid::Zero(parameter)),
+        1..=EXACT_MAX => Ok(given),
+        _ => Err(Invalid::TooLarge { parameter, given, max: EXACT_MAX }),
+    }
+}

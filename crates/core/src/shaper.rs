@@ -1,0 +1,71 @@
+//! A leaky bucket that delays instead of denying.
+//!
+//! Units leave one by one, `T` apart. A request that comes while others are still leaving is told
+//! how long to wait; once `max_queue` units wait, it is refused.
+//!
+//! # Guarantee
+//! Accepted units start no faster than the rate, in the order they were accepted, and none waits
+//! longer than `max_queue · T`. A refusal changes nothing, and its retry is exact.
+//!
+//! # Proven by
+//! `tests/laws.rs::a_shaper_spaces_what_it_accepts`.
+
+use crate::invalid::counted;
+use crate::{
+    Cost, EXACT_MAX, Gcra, Invalid, Micros, Outcome, Parameter, Retry, Span, Strategy, Tat,
+    TatState,
+};
+
+/// Spreads requests evenly, with a bound on how many may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shaper {
+    /// One starts and `max_queue` wait: a burst of `max_queue + 1` is accepted at one instant.
+    tat: Tat,
+}
+
+/// What a shaper answers.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shaped {
+    /// Start after this long; the place is taken.
+    Start {
+        /// How long to wait, possibly not at all.
+        delay: Span,
+        /// The state to keep.
+        state: TatState,
+    },
+    /// The queue is full; nothing changed.
+    Refuse(Retry),
+}
+
+impl Shaper {
+    /// Builds a shaper of `limit` units per `period` in which at most `max_queue` units wait.
+    ///
+    /// # Errors
+    /// Zeroes (but `max_queue` may be zero) and numbers that cannot be kept exact.
+    pub fn new(limit: u64, period: Span, max_queue: u64) -> Result<Self, Invalid> {
+        let queue = Parameter::MaxQueue;
+        let burst = max_queue.checked_add(1).filter(|&burst| burst <= EXACT_MAX);
+        let (given, max) = (max_queue, EXACT_MAX - 1);
+        let burst = burst.ok_or(Invalid::TooLarge { parameter: queue, given, max })?;
+        let burst = counted(queue, burst)?;
+        let tat = Tat::gcra(Gcra { limit, period, burst }).map_err(|invalid| match invalid {
+            Invalid::TooLarge { parameter: Parameter::Burst, given, max } => {
+                Invalid::TooLarge { parameter: queue, given: given - 1, max: max.saturating_sub(1) }
+            }
+            other => other,
+        })?;
+        Ok(Self { tat })
+    }
+
+    /// Takes a place for a request of `cost`, or says why not. `None` is a shaper never used.
+    pub fn step(&self, state: Option<TatState>, now: Micros, cost: Cost) -> Shaped {
+        let start = state.map_or(now, |state| self.tat.idle_at(&state));
+        let step = self.tat.step(state, now, cost);
+        match (step.decision.outcome, step.state) {
+            (Outcome::Deny(retry), _) => Shaped::Refuse(retry),
+            (Outcome::Admit, Some(state)) => Shaped::Start { delay: start.since(now), state },
+            (Outcome::Admit, None) => unreachable!("an admission leaves a state"),
+        }
+    }
+}
