@@ -1,0 +1,133 @@
+//! What a limit is counted for, reduced to 64 bits.
+//!
+//! # Guarantee
+//! Two different keys share a limit only if their 64-bit hashes under a secret of this process are
+//! equal. Among n keys alive at once the chance that any two are is about n²/2^65: 3·10^-8 for a
+//! million keys, 3·10^-4 for a hundred million. Keys that share a limit are denied early; they
+//! never pass more than one limit allows.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
+
+use foldhash::quality::SeedableRandomState;
+
+/// Anything that names whom or what a limit is for.
+///
+/// Two keys are the same if their types and bytes are; a tuple is a key of its parts in order.
+///
+/// # Example
+/// ```
+/// use admittance::{Gcra, Limiter, Span, Tat};
+/// let limiter = Limiter::new(Tat::gcra(Gcra { limit: 1, period: Span::from_secs(60), burst: 1 })?);
+/// assert!(limiter.check(("tenant-7", 42_u64)).is_admit());
+/// assert!(!limiter.check(("tenant-7", 42_u64)).is_admit());
+/// # Ok::<(), admittance::Invalid>(())
+/// ```
+pub trait Key {
+    /// Feeds the key to a hasher. Keys that differ must feed different bytes.
+    fn feed<H: Hasher>(&self, hasher: &mut H);
+}
+
+impl Key for [u8] {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write(self);
+    }
+}
+
+impl Key for str {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write(self.as_bytes());
+    }
+}
+
+impl Key for String {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        self.as_str().feed(hasher);
+    }
+}
+
+impl<const N: usize> Key for [u8; N] {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write(self);
+    }
+}
+
+impl Key for u64 {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u64(*self);
+    }
+}
+
+impl Key for u128 {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        hasher.write_u128(*self);
+    }
+}
+
+impl Key for std::net::IpAddr {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        match self {
+            Self::V4(v4) => hasher.write_u32(v4.to_bits()),
+            Self::V6(v6) => hasher.write_u128(v6.to_bits()),
+        }
+    }
+}
+
+impl<A: Key, B: Key> Key for (A, B) {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        // Each part is reduced on its own first: ("ab", "c") is not ("a", "bc").
+        hasher.write_u64(hash(&self.0).get());
+        hasher.write_u64(hash(&self.1).get());
+    }
+}
+
+impl<K: Key + ?Sized> Key for &K {
+    #[inline]
+    fn feed<H: Hasher>(&self, hasher: &mut H) {
+        (**self).feed(hasher);
+    }
+}
+
+/// A key's hash under this process's secret; never zero, which marks an empty place in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Fingerprint(std::num::NonZeroU64);
+
+impl Fingerprint {
+    #[inline]
+    pub(crate) fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    #[inline]
+    pub(crate) fn new(bits: u64) -> Self {
+        Self(std::num::NonZeroU64::new(bits).unwrap_or(std::num::NonZeroU64::MAX))
+    }
+}
+
+#[inline]
+pub(crate) fn hash<K: Key + ?Sized>(key: &K) -> Fingerprint {
+    let mut hasher = secret().build_hasher();
+    key.feed(&mut hasher);
+    Fingerprint::new(hasher.finish())
+}
+
+/// The process's hashing secret, drawn once from the system's randomness.
+#[inline]
+fn secret() -> &'static SeedableRandomState {
+    static SECRET: OnceLock<SeedableRandomState> = OnceLock::new();
+    SECRET.get_or_init(|| {
+        // The standard library seeds these from the operating system.
+        let draw = || RandomState::new().hash_one(0_u8);
+        static SHARED: OnceLock<foldhash::SharedSeed> = OnceLock::new();
+        let shared = SHARED.get_or_init(|| foldhash::SharedSeed::from_u64(draw()));
+        SeedableRandomState::with_seed(draw(), shared)
+    })
+}

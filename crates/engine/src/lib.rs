@@ -1,0 +1,29 @@
+//! Decides, for every request, whether the work may start: in this process, without blocking.
+//!
+//! # Example
+//! ```
+//! use admittance::{Gcra, Limiter, Span, Tat};
+//!
+//! let limiter = Limiter::new(Tat::gcra(Gcra { limit: 5, period: Span::from_secs(3600), burst: 5 })?);
+//! for left in (0..5).rev() {
+//!     assert_eq!(limiter.check("user-42").remaining, left);
+//! }
+//! assert!(!limiter.check("user-42").is_admit());
+//! assert!(limiter.check("user-43").is_admit(), "each key has its own");
+//! # Ok::<(), admittance::Invalid>(())
+//! ```
+
+mod clock;
+mod key;
+mod limiter;
+mod locked;
+
+pub use admittance_core::{
+    Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
+    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shaped, Share, SlidingLog,
+    SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket, Weekday, Window,
+    WindowState,
+};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use key::Key;
+pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};

@@ -1,0 +1,233 @@
+//! A limit over many keys, decided in this process.
+//!
+//! # Guarantee
+//! - However many threads race on one key, they admit exactly what one after another would.
+//! - No allocation per check, no timer, no sweeper; memory is bounded by `max_keys`.
+//! - A denial charges nothing.
+//!
+//! # Proven by
+//! The conformance suite of `admittance-testkit`, run in `tests/conformance.rs`.
+
+use std::fmt;
+
+use admittance_core::{Builtin, Cost, Decision, Forecast, Outcome, Retry, Span, Strategy};
+
+use crate::key::{Fingerprint, hash};
+use crate::locked::Locked;
+use crate::{Clock, Key, SystemClock};
+
+/// A limit over many keys.
+///
+/// # Example
+/// ```
+/// use admittance::{Cost, Limiter, ManualClock, Micros, Span, Window};
+/// let clock = ManualClock::at(Micros::ZERO);
+/// let limiter = Limiter::builder(Window::fixed(100, Span::from_secs(60))?)
+///     .max_keys(10_000)
+///     .clock(clock.clone())
+///     .build();
+/// let forty = Cost::new(40).expect("not zero");
+/// assert!(limiter.check_cost("job", forty).is_admit());
+/// assert!(limiter.check_cost("job", forty).is_admit());
+/// assert!(!limiter.check_cost("job", forty).is_admit());
+/// clock.advance(Span::from_secs(60));
+/// assert!(limiter.check_cost("job", forty).is_admit());
+/// # Ok::<(), admittance::Invalid>(())
+/// ```
+pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
+    strategy: S,
+    clock: C,
+    table: Table<S>,
+}
+
+/// Where the keys' states live.
+enum Table<S: Strategy> {
+    Locked(Locked<S>),
+}
+
+/// What a limiter does with a new key when it may not keep any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFull {
+    /// Forget the key with the least of its limit in use among the new key's neighbours. It can
+    /// then pass one burst more than its limit; [`Stats::evictions`] counts how often that was.
+    #[default]
+    Evict,
+    /// Deny the new key.
+    Deny,
+}
+
+/// What a limiter holds and has had to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Keys held, those not yet reused after going idle included.
+    pub keys: u64,
+    /// Live keys forgotten to make room.
+    pub evictions: u64,
+    /// New keys denied because there was no room.
+    pub refusals: u64,
+}
+
+/// Builds a [`Limiter`].
+#[must_use = "a builder does nothing until `build`"]
+#[derive(Debug)]
+pub struct LimiterBuilder<S, C> {
+    strategy: S,
+    clock: C,
+    max_keys: u64,
+    on_full: OnFull,
+}
+
+impl Limiter {
+    /// A limiter on the system clock that keeps up to a million keys.
+    #[must_use]
+    pub fn new(strategy: impl Into<Builtin>) -> Self {
+        Self::builder(strategy).build()
+    }
+
+    /// A limiter with something other than the defaults.
+    pub fn builder(strategy: impl Into<Builtin>) -> LimiterBuilder<Builtin, SystemClock> {
+        LimiterBuilder::of(strategy.into())
+    }
+}
+
+impl<S: Strategy> Limiter<S> {
+    /// A limiter that runs a strategy of your own.
+    pub fn custom(strategy: S) -> LimiterBuilder<S, SystemClock> {
+        LimiterBuilder::of(strategy)
+    }
+}
+
+impl<S: Strategy> LimiterBuilder<S, SystemClock> {
+    fn of(strategy: S) -> Self {
+        Self {
+            strategy,
+            clock: SystemClock::new(),
+            max_keys: MAX_KEYS_DEFAULT,
+            on_full: OnFull::Evict,
+        }
+    }
+}
+
+impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
+    /// How many keys are kept at most; at least one. A million unless said otherwise.
+    pub fn max_keys(self, max_keys: u64) -> Self {
+        Self { max_keys: max_keys.clamp(1, MAX_KEYS_MAX), ..self }
+    }
+
+    /// What happens to a new key when there is no room.
+    pub fn on_full(self, on_full: OnFull) -> Self {
+        Self { on_full, ..self }
+    }
+
+    /// Where time comes from.
+    pub fn clock<D: Clock>(self, clock: D) -> LimiterBuilder<S, D> {
+        let Self { strategy, clock: _, max_keys, on_full } = self;
+        LimiterBuilder { strategy, clock, max_keys, on_full }
+    }
+
+    /// The limiter.
+    #[must_use]
+    pub fn build(self) -> Limiter<S, C> {
+        let table = Table::Locked(Locked::new(self.max_keys, self.on_full));
+        Limiter { strategy: self.strategy, clock: self.clock, table }
+    }
+}
+
+impl<S: Strategy, C: Clock> Limiter<S, C> {
+    /// Decides a request of cost 1.
+    #[inline]
+    pub fn check(&self, key: impl Key) -> Decision {
+        self.check_cost(key, Cost::ONE)
+    }
+
+    /// Decides a request.
+    #[inline]
+    pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
+        self.decide(hash(&key), cost)
+    }
+
+    /// Decides a request for each key, all at one instant, repeated keys in order. `decisions` is
+    /// emptied first and then holds one decision per key.
+    pub fn check_many<K: Key>(&self, keys: &[K], cost: Cost, decisions: &mut Vec<Decision>) {
+        decisions.clear();
+        decisions.extend(keys.iter().map(|key| self.decide(hash(key), cost)));
+    }
+
+    /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
+    pub fn peek(&self, key: impl Key) -> Decision {
+        let now = self.clock.precise();
+        match &self.table {
+            Table::Locked(table) => table.peek(&self.strategy, hash(&key), now),
+        }
+    }
+
+    /// How many requests of `cost` would pass now, and when that changes. Charges nothing.
+    pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
+        let now = self.clock.precise();
+        match &self.table {
+            Table::Locked(table) => table.forecast(&self.strategy, hash(&key), now, cost),
+        }
+    }
+
+    /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
+    pub fn reset(&self, key: impl Key) -> bool {
+        match &self.table {
+            Table::Locked(table) => table.reset(hash(&key)),
+        }
+    }
+
+    /// What the limiter holds and has had to do.
+    pub fn stats(&self) -> Stats {
+        match &self.table {
+            Table::Locked(table) => table.stats(),
+        }
+    }
+
+    /// The strategy that decides.
+    pub const fn strategy(&self) -> &S {
+        &self.strategy
+    }
+
+    /// Where time comes from.
+    pub const fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    #[inline]
+    fn decide(&self, key: Fingerprint, cost: Cost) -> Decision {
+        match &self.table {
+            Table::Locked(table) => table.step(&self.strategy, key, self.clock.precise(), cost),
+        }
+    }
+}
+
+impl<S: Strategy + fmt::Debug, C: Clock> fmt::Debug for Limiter<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut limiter = f.debug_struct("Limiter");
+        limiter.field("strategy", &self.strategy).field("stats", &self.stats());
+        limiter.finish_non_exhaustive()
+    }
+}
+
+/// A decision made at an instant later than the caller's: waits grow by the difference.
+pub(crate) fn judged_later(decision: Decision, by: Span) -> Decision {
+    match decision.outcome {
+        Outcome::Deny(Retry::After(wait)) => {
+            let wait = Span::from_us(wait.us() + by.us());
+            Decision { outcome: Outcome::Deny(Retry::After(wait)), ..decision }
+        }
+        Outcome::Admit | Outcome::Deny(Retry::Never) => decision,
+    }
+}
+
+/// What would have been admitted had there been room for the key.
+pub(crate) fn full(admitted: Decision, wait: Span) -> Decision {
+    let outcome = Outcome::Deny(Retry::After(wait.max(Span::TICK)));
+    Decision { outcome, remaining: 0, ..admitted }
+}
+
+/// Room for a million keys is some tens of megabytes.
+const MAX_KEYS_DEFAULT: u64 = 1_000_000;
+/// More than any machine's memory holds.
+const MAX_KEYS_MAX: u64 = 1 << 36;
