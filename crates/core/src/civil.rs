@@ -7,7 +7,7 @@
 //! `tests/oracle.rs::the_calendar_agrees_with_an_independent_one` walks every day up to the
 //! horizon by counting, leap years included.
 
-use crate::invalid::counted;
+use crate::invalid::within;
 use crate::{Invalid, Micros, Parameter, Span};
 
 /// When the windows of a quota begin.
@@ -81,11 +81,7 @@ impl Cadence {
     pub(crate) fn checked(self) -> Result<Self, Invalid> {
         match self {
             Self::Fixed { period, anchor_us } => {
-                let given = counted(Parameter::Window, period.us())?;
-                if given > WINDOW_MAX {
-                    let parameter = Parameter::Window;
-                    return Err(Invalid::TooLarge { parameter, given, max: WINDOW_MAX });
-                }
+                within(Parameter::Window, period.us(), WINDOW_MAX)?;
                 if anchor_us.unsigned_abs() > WINDOW_MAX {
                     let (parameter, given) = (Parameter::Anchor, anchor_us.unsigned_abs());
                     return Err(Invalid::TooLarge { parameter, given, max: WINDOW_MAX });

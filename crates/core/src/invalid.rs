@@ -113,9 +113,14 @@ impl core::error::Error for Invalid {}
 
 /// Refuses zero and what no executor can count.
 pub(crate) fn counted(parameter: Parameter, given: u64) -> Result<u64, Invalid> {
+    within(parameter, given, EXACT_MAX)
+}
+
+/// Refuses zero and more than `max`.
+pub(crate) fn within(parameter: Parameter, given: u64, max: u64) -> Result<u64, Invalid> {
     match given {
         0 => Err(Invalid::Zero(parameter)),
-        1..=EXACT_MAX => Ok(given),
-        _ => Err(Invalid::TooLarge { parameter, given, max: EXACT_MAX }),
+        _ if given > max => Err(Invalid::TooLarge { parameter, given, max }),
+        _ => Ok(given),
     }
 }

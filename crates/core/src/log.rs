@@ -10,7 +10,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::invalid::counted;
+use crate::invalid::within;
 use crate::{
     Cost, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share, Span, Step,
     Strategy,
@@ -41,16 +41,8 @@ impl SlidingLog {
     /// # Errors
     /// Zeroes, a limit above [`LIMIT_MAX`](Self::LIMIT_MAX), a window of 2^52 ticks or more.
     pub fn new(limit: u64, window: Span) -> Result<Self, Invalid> {
-        let limit = counted(Parameter::Limit, limit)?;
-        if limit > Self::LIMIT_MAX {
-            let (parameter, given) = (Parameter::Limit, limit);
-            return Err(Invalid::TooLarge { parameter, given, max: Self::LIMIT_MAX });
-        }
-        let given = counted(Parameter::Window, window.us())?;
-        if given > WINDOW_MAX {
-            let parameter = Parameter::Window;
-            return Err(Invalid::TooLarge { parameter, given, max: WINDOW_MAX });
-        }
+        let limit = within(Parameter::Limit, limit, Self::LIMIT_MAX)?;
+        within(Parameter::Window, window.us(), WINDOW_MAX)?;
         Ok(Self { limit, window })
     }
 

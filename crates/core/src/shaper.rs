@@ -10,10 +10,8 @@
 //! # Proven by
 //! `tests/laws.rs::a_shaper_spaces_what_it_accepts`.
 
-use crate::invalid::counted;
 use crate::{
-    Cost, EXACT_MAX, Gcra, Invalid, Micros, Outcome, Parameter, Retry, Span, Strategy, Tat,
-    TatState,
+    Cost, Gcra, Invalid, Micros, Outcome, Parameter, Retry, Span, Strategy, Tat, TatState,
 };
 
 /// Spreads requests evenly, with a bound on how many may wait.
@@ -44,14 +42,11 @@ impl Shaper {
     /// # Errors
     /// Zeroes (but `max_queue` may be zero) and numbers that cannot be kept exact.
     pub fn new(limit: u64, period: Span, max_queue: u64) -> Result<Self, Invalid> {
-        let queue = Parameter::MaxQueue;
-        let burst = max_queue.checked_add(1).filter(|&burst| burst <= EXACT_MAX);
-        let (given, max) = (max_queue, EXACT_MAX - 1);
-        let burst = burst.ok_or(Invalid::TooLarge { parameter: queue, given, max })?;
-        let burst = counted(queue, burst)?;
+        let burst = max_queue.saturating_add(1);
         let tat = Tat::gcra(Gcra { limit, period, burst }).map_err(|invalid| match invalid {
-            Invalid::TooLarge { parameter: Parameter::Burst, given, max } => {
-                Invalid::TooLarge { parameter: queue, given: given - 1, max: max.saturating_sub(1) }
+            Invalid::TooLarge { parameter: Parameter::Burst, max, .. } => {
+                let (parameter, given) = (Parameter::MaxQueue, max_queue);
+                Invalid::TooLarge { parameter, given, max: max - 1 }
             }
             other => other,
         })?;

@@ -15,7 +15,7 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use crate::invalid::counted;
+use crate::invalid::{counted, within};
 use crate::{
     Cost, Decision, EXACT_MAX, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share, Span,
     Step, Strategy,
@@ -65,17 +65,10 @@ impl SlidingWindow {
     /// Zeroes, buckets shorter than a tick, and numbers that cannot be kept exact.
     pub fn new(limit: u64, window: Span, buckets: u64) -> Result<Self, Invalid> {
         let limit = counted(Parameter::Limit, limit)?;
-        let window = counted(Parameter::Window, window.us())?;
-        let buckets = counted(Parameter::Buckets, buckets)?;
-        if buckets > Self::BUCKETS_MAX {
-            let (parameter, given) = (Parameter::Buckets, buckets);
-            return Err(Invalid::TooLarge { parameter, given, max: Self::BUCKETS_MAX });
-        }
+        let buckets = within(Parameter::Buckets, buckets, Self::BUCKETS_MAX)?;
         // A place within a bucket is counted in 1/S ticks: window · S of them must be exact.
-        let max = (EXACT_MAX / buckets).min(WINDOW_MAX);
-        if window > max {
-            return Err(Invalid::TooLarge { parameter: Parameter::Window, given: window, max });
-        }
+        let window_max = (EXACT_MAX / buckets).min(WINDOW_MAX);
+        let window = within(Parameter::Window, window.us(), window_max)?;
         if window < buckets {
             let (parameter, given) = (Parameter::Window, window);
             return Err(Invalid::TooSmall { parameter, given, min: buckets });

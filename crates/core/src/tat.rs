@@ -16,7 +16,7 @@
 //! # Proven by
 //! `tests/oracle.rs::gcra_…` and `token_bucket_…`, `tests/laws.rs::no_interval_admits_more…`.
 
-use crate::invalid::counted;
+use crate::invalid::{counted, within};
 use crate::{
     Cost, Decimal, Decision, EXACT_MAX, Forecast, Invalid, Micros, Outcome, Parameter, Retry,
     Share, Span, Step, Strategy,
@@ -71,13 +71,14 @@ impl Tat {
     /// Zeroes, and parameters that cannot be kept exact.
     pub fn gcra(spec: Gcra) -> Result<Self, Invalid> {
         let limit = counted(Parameter::Limit, spec.limit)?;
-        let period = counted(Parameter::Period, spec.period.us())?;
-        let burst = counted(Parameter::Burst, spec.burst)?;
+        // Even one unit must last less than 2^52 ticks.
+        let period_max = TICKS_MAX.saturating_mul(limit).min(EXACT_MAX);
+        let period = within(Parameter::Period, spec.period.us(), period_max)?;
+        let burst = within(Parameter::Burst, spec.burst, u64::MAX)?;
         let divisor = u64::try_from(gcd(period.into(), limit.into())).unwrap_or(1);
         let denominator = limit / divisor;
         let unit = u128::from(period / divisor);
-        let tat = Self { denominator, unit, tolerance: unit * u128::from(burst), limit: burst };
-        tat.checked(Parameter::Burst)
+        Self::whole(Parameter::Burst, denominator, unit, burst)
     }
 
     /// Builds a token bucket.
@@ -101,14 +102,20 @@ impl Tat {
             unit.1 * u128::from(capacity.denominator()),
         );
         let (unit, tolerance) = (reduced(unit), reduced(tolerance));
+        let parameter = Parameter::Capacity;
+        // The whole tokens first: what they exceed is a capacity that fits without its fraction.
+        let denominator = u64::try_from(unit.1).unwrap_or(EXACT_MAX);
+        Self::whole(parameter, denominator, unit.0, limit)?;
         let both = lcm(unit.1, tolerance.1);
-        let Ok(denominator) = u64::try_from(both) else {
-            let parameter = Parameter::RefillPerSec;
-            return Err(Invalid::Inexact { parameter, denominator_max: EXACT_MAX });
-        };
+        let denominator_max = EXACT_MAX / limit;
+        let denominator = u64::try_from(both).ok().filter(|&both| both <= denominator_max);
+        let denominator = denominator.ok_or(Invalid::Inexact { parameter, denominator_max })?;
         let unit = unit.0 * (both / unit.1);
         let tolerance = tolerance.0 * (both / tolerance.1);
-        Self { denominator, unit, tolerance, limit }.checked(Parameter::Capacity)
+        if tolerance > u128::from(TICKS_MAX) * both {
+            return Err(Invalid::TooLarge { parameter, given: limit + 1, max: limit });
+        }
+        Ok(Self { denominator, unit, tolerance, limit })
     }
 
     /// The most whole units at one instant.
@@ -123,27 +130,17 @@ impl Tat {
         self.denominator
     }
 
-    /// Refuses what some executor could not keep exact, and says what would fit.
-    fn checked(self, parameter: Parameter) -> Result<Self, Invalid> {
-        let denominator = u128::from(self.denominator);
-        let by_fraction = u128::from(EXACT_MAX) / denominator;
-        let by_length = (u128::from(TICKS_MAX) * denominator) / self.unit;
-        let max = u64::try_from(by_fraction.min(by_length)).unwrap_or(EXACT_MAX);
-        if max == 0 && by_fraction == 0 {
-            return Err(Invalid::Inexact { parameter, denominator_max: EXACT_MAX });
-        }
-        if max == 0 {
-            // Not even one unit fits: the time between two units is itself too long.
-            let period = Parameter::Period;
-            let given = u64::try_from(self.unit / denominator).unwrap_or(u64::MAX);
-            return Err(Invalid::TooLarge { parameter: period, given, max: TICKS_MAX });
-        }
-        let fits = self.tolerance <= u128::from(TICKS_MAX) * denominator;
-        if self.limit <= max && fits {
-            return Ok(self);
-        }
-        let max = if self.limit <= max { self.limit - 1 } else { max };
-        Err(Invalid::TooLarge { parameter, given: self.limit, max: max.max(1) })
+    /// A burst of whole units, or the largest that every executor keeps exact.
+    fn whole(
+        parameter: Parameter,
+        denominator: u64,
+        unit: u128,
+        burst: u64,
+    ) -> Result<Self, Invalid> {
+        let by_length = u128::from(TICKS_MAX) * u128::from(denominator) / unit;
+        let by_length = u64::try_from(by_length).unwrap_or(EXACT_MAX);
+        let burst = within(parameter, burst, by_length.min(EXACT_MAX / denominator))?;
+        Ok(Self { denominator, unit, tolerance: unit * u128::from(burst), limit: burst })
     }
 
     /// `now` in 1/D ticks.

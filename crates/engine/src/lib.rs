@@ -17,6 +17,7 @@ mod clock;
 mod key;
 mod limiter;
 mod locked;
+mod slots;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
@@ -24,6 +25,6 @@ pub use admittance_core::{
     SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket, Weekday, Window,
     WindowState,
 };
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};

@@ -8,12 +8,14 @@
 //! # Proven by
 //! The conformance suite of `admittance-testkit`, run in `tests/conformance.rs`.
 
+use std::cell::OnceCell;
 use std::fmt;
 
-use admittance_core::{Builtin, Cost, Decision, Forecast, Outcome, Retry, Span, Strategy};
+use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Outcome, Retry, Span, Strategy};
 
 use crate::key::{Fingerprint, hash};
 use crate::locked::Locked;
+use crate::slots::{self, Native, Word};
 use crate::{Clock, Key, SystemClock};
 
 /// A limit over many keys.
@@ -42,6 +44,8 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
 
 /// Where the keys' states live.
 enum Table<S: Strategy> {
+    /// The strategy's state is one word, and this processor can swap it together with the key.
+    Slots(Word, slots::Table<Native>),
     Locked(Locked<S>),
 }
 
@@ -73,6 +77,7 @@ pub struct Stats {
 #[derive(Debug)]
 pub struct LimiterBuilder<S, C> {
     strategy: S,
+    word: Option<Word>,
     clock: C,
     max_keys: u64,
     on_full: OnFull,
@@ -87,7 +92,8 @@ impl Limiter {
 
     /// A limiter with something other than the defaults.
     pub fn builder(strategy: impl Into<Builtin>) -> LimiterBuilder<Builtin, SystemClock> {
-        LimiterBuilder::of(strategy.into())
+        let strategy = strategy.into();
+        LimiterBuilder { word: Word::of(&strategy), ..LimiterBuilder::of(strategy) }
     }
 }
 
@@ -100,12 +106,8 @@ impl<S: Strategy> Limiter<S> {
 
 impl<S: Strategy> LimiterBuilder<S, SystemClock> {
     fn of(strategy: S) -> Self {
-        Self {
-            strategy,
-            clock: SystemClock::new(),
-            max_keys: MAX_KEYS_DEFAULT,
-            on_full: OnFull::Evict,
-        }
+        let (clock, on_full) = (SystemClock::new(), OnFull::Evict);
+        Self { strategy, word: None, clock, max_keys: MAX_KEYS_DEFAULT, on_full }
     }
 }
 
@@ -122,14 +124,19 @@ impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
 
     /// Where time comes from.
     pub fn clock<D: Clock>(self, clock: D) -> LimiterBuilder<S, D> {
-        let Self { strategy, clock: _, max_keys, on_full } = self;
-        LimiterBuilder { strategy, clock, max_keys, on_full }
+        let Self { strategy, word, clock: _, max_keys, on_full } = self;
+        LimiterBuilder { strategy, word, clock, max_keys, on_full }
     }
 
     /// The limiter.
     #[must_use]
     pub fn build(self) -> Limiter<S, C> {
-        let table = Table::Locked(Locked::new(self.max_keys, self.on_full));
+        let table = match self.word {
+            Some(word) if Native::is_supported() => {
+                Table::Slots(word, slots::Table::new(self.max_keys, self.on_full))
+            }
+            _ => Table::Locked(Locked::new(self.max_keys, self.on_full)),
+        };
         Limiter { strategy: self.strategy, clock: self.clock, table }
     }
 }
@@ -144,20 +151,33 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Decides a request.
     #[inline]
     pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
-        self.decide(hash(&key), cost)
+        self.decide(hash(&key), &self.clock, cost)
     }
 
     /// Decides a request for each key, all at one instant, repeated keys in order. `decisions` is
     /// emptied first and then holds one decision per key.
     pub fn check_many<K: Key>(&self, keys: &[K], cost: Cost, decisions: &mut Vec<Decision>) {
         decisions.clear();
-        decisions.extend(keys.iter().map(|key| self.decide(hash(key), cost)));
+        decisions.reserve(keys.len());
+        let clock = &Together::at(&self.clock);
+        for batch in keys.chunks(BATCH) {
+            let mut hashes = [Fingerprint::new(0); BATCH];
+            for (slot, key) in hashes.iter_mut().zip(batch) {
+                *slot = hash(key);
+                if let Table::Slots(_, table) = &self.table {
+                    table.prefetch(*slot);
+                }
+            }
+            let decide = |&key| self.decide(key, clock, cost);
+            decisions.extend(hashes[..batch.len()].iter().map(decide));
+        }
     }
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
     pub fn peek(&self, key: impl Key) -> Decision {
         let now = self.clock.precise();
         match &self.table {
+            Table::Slots(word, table) => table.peek(word, hash(&key), now),
             Table::Locked(table) => table.peek(&self.strategy, hash(&key), now),
         }
     }
@@ -166,6 +186,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
         let now = self.clock.precise();
         match &self.table {
+            Table::Slots(word, table) => table.forecast(word, hash(&key), now, cost),
             Table::Locked(table) => table.forecast(&self.strategy, hash(&key), now, cost),
         }
     }
@@ -173,6 +194,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
     pub fn reset(&self, key: impl Key) -> bool {
         match &self.table {
+            Table::Slots(_, table) => table.reset(hash(&key)),
             Table::Locked(table) => table.reset(hash(&key)),
         }
     }
@@ -180,6 +202,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// What the limiter holds and has had to do.
     pub fn stats(&self) -> Stats {
         match &self.table {
+            Table::Slots(_, table) => table.stats(),
             Table::Locked(table) => table.stats(),
         }
     }
@@ -195,9 +218,10 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     }
 
     #[inline]
-    fn decide(&self, key: Fingerprint, cost: Cost) -> Decision {
+    fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
         match &self.table {
-            Table::Locked(table) => table.step(&self.strategy, key, self.clock.precise(), cost),
+            Table::Slots(word, table) => table.check(word, key, clock, cost),
+            Table::Locked(table) => table.step(&self.strategy, key, clock.precise(), cost),
         }
     }
 }
@@ -207,6 +231,29 @@ impl<S: Strategy + fmt::Debug, C: Clock> fmt::Debug for Limiter<S, C> {
         let mut limiter = f.debug_struct("Limiter");
         limiter.field("strategy", &self.strategy).field("stats", &self.stats());
         limiter.finish_non_exhaustive()
+    }
+}
+
+/// One reading for decisions that are made together: one cheap, and one precise if that denies.
+pub(crate) struct Together<'a, C> {
+    clock: &'a C,
+    now: Micros,
+    precise: OnceCell<Micros>,
+}
+
+impl<'a, C: Clock> Together<'a, C> {
+    pub(crate) fn at(clock: &'a C) -> Self {
+        Self { clock, now: clock.now(), precise: OnceCell::new() }
+    }
+}
+
+impl<C: Clock> Clock for Together<'_, C> {
+    fn now(&self) -> Micros {
+        self.now
+    }
+
+    fn precise(&self) -> Micros {
+        *self.precise.get_or_init(|| self.clock.precise())
     }
 }
 
@@ -227,6 +274,8 @@ pub(crate) fn full(admitted: Decision, wait: Span) -> Decision {
     Decision { outcome, remaining: 0, ..admitted }
 }
 
+/// As many keys as the processor can fetch lines for at once.
+const BATCH: usize = 16;
 /// Room for a million keys is some tens of megabytes.
 const MAX_KEYS_DEFAULT: u64 = 1_000_000;
 /// More than any machine's memory holds.

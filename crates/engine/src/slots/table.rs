@@ -1,0 +1,592 @@
+//! A table of keys and state words that threads share without waiting for each other.
+//!
+//! A key lives in one of two groups of four slots, its home or its alternate, both derived from
+//! its fingerprint. A check that finds its key loads the slot, computes, and swaps the slot whole;
+//! if somebody was faster it starts over. Only the holder of a group's lock puts another key into
+//! a slot, and locks are a side array that hits never touch.
+//!
+//! # Guarantee
+//! - Racing threads admit exactly what some order of them would: every admission is one swap of
+//!   key and word together, from the value it was computed from.
+//! - A key is never in two slots. Whoever does not find a key looks again under the locks of both
+//!   its groups before putting it anywhere.
+//! - At most `max_keys` keys are held, in memory that is bounded by it. There is no sweeper: a
+//!   slot whose word has become idle is free, and is reused in place.
+//! - A new key is not judged before the instant at which any key was last forgotten, so a clock
+//!   that steps back gains nothing by it.
+//!
+//! # Proven by
+//! `slots::tests` runs this protocol under shuttle on a memory it controls, with mutants: torn
+//! slots, an insertion without a second look, a move that copies before it empties.
+
+use std::sync::OnceLock;
+
+use admittance_core::{Cost, Decision, Forecast, Micros, Span};
+
+use super::memory::{Cell, Count, Flag, Group, HELD, Memory, SLOTS, Slot};
+use super::word::Judge;
+use crate::Clock;
+use crate::key::Fingerprint;
+use crate::limiter::{OnFull, Stats, full, judged_later};
+
+/// The table.
+pub(crate) struct Table<M: Memory> {
+    /// How many groups there are.
+    pub(super) size: M::Count,
+    /// Segment 0 holds the first 2^first_bits groups; segment k as many as all before it.
+    pub(super) segments: [OnceLock<Segment<M>>; SEGMENTS_MAX],
+    pub(super) first_bits: u32,
+    pub(super) size_max: u64,
+    max_keys: u64,
+    on_full: OnFull,
+    /// Slots that are not empty.
+    pub(super) keys: M::Count,
+    /// No absent key is judged at an earlier instant, in microseconds.
+    forgotten_at: M::Count,
+    evictions: M::Count,
+    refusals: M::Count,
+    /// Where the search for a victim outside the neighbourhood goes on.
+    hand: M::Count,
+    /// Held by the one thread that grows the table.
+    pub(super) growing: M::Flag,
+}
+
+/// Groups that are allocated together, and their locks.
+pub(super) struct Segment<M: Memory> {
+    groups: M::Groups,
+    locks: M::Flags,
+}
+
+impl<M: Memory> Segment<M> {
+    pub(super) fn new(count: usize) -> Self {
+        Self { groups: M::groups(count), locks: M::flags(count) }
+    }
+}
+
+/// The two groups a key may be in; they may be the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Neighbourhood {
+    pub(super) home: u64,
+    pub(super) alternate: u64,
+}
+
+/// Why an insertion did not decide.
+enum Again {
+    /// The key is there after all.
+    Found,
+    /// There was no room, but the table may grow.
+    Grow,
+}
+
+impl<M: Memory<Flag: Default>> Table<M> {
+    pub(crate) fn new(max_keys: u64, on_full: OnFull) -> Self {
+        let size_max = (max_keys * 5).div_ceil(4 * SLOTS as u64).next_power_of_two();
+        let first_bits = size_max.ilog2().min(FIRST_BITS_MAX);
+        let table = Self {
+            size: M::Count::default(),
+            segments: [const { OnceLock::new() }; SEGMENTS_MAX],
+            first_bits,
+            size_max,
+            max_keys,
+            on_full,
+            keys: M::Count::default(),
+            forgotten_at: M::Count::default(),
+            evictions: M::Count::default(),
+            refusals: M::Count::default(),
+            hand: M::Count::default(),
+            growing: M::Flag::default(),
+        };
+        table.open(0);
+        table.size.store(1 << first_bits);
+        table
+    }
+}
+
+impl<M: Memory> Table<M> {
+    /// Decides one request.
+    #[inline]
+    pub(crate) fn check<J: Judge>(
+        &self,
+        judge: &J,
+        key: Fingerprint,
+        clock: &impl Clock,
+        cost: Cost,
+    ) -> Decision {
+        let (mut now, mut is_precise) = (clock.now(), false);
+        let mut tries = 0;
+        loop {
+            let Some((cell, slot)) = self.find(key) else {
+                match self.insert(judge, key, clock, cost) {
+                    Ok(decision) => return decision,
+                    Err(again) => self.prepare(again),
+                }
+                continue;
+            };
+            if !slot.is_held() {
+                let (mut word, mut decision) = judge.step(slot.word, now, cost);
+                if !decision.is_admit() && !is_precise {
+                    // The cheap clock may lag; what is due by the precise one is not denied.
+                    (now, is_precise) = (clock.precise(), true);
+                    (word, decision) = judge.step(slot.word, now, cost);
+                }
+                if !decision.is_admit() || cell.swap(slot, Slot { word, ..slot }) {
+                    return decision;
+                }
+            }
+            M::pause(tries);
+            tries += 1;
+        }
+    }
+
+    /// Asks for the lines that a check of this key will read.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: Fingerprint) {
+        M::prefetch(self.group(self.address(key.get(), self.size.load())));
+    }
+
+    /// What a request of cost 1 would get.
+    pub(crate) fn peek(&self, judge: &impl Judge, key: Fingerprint, now: Micros) -> Decision {
+        let (word, judged) = self.word(key, now);
+        judged_later(judge.peek(word, judged), judged.since(now))
+    }
+
+    /// What is spendable and when that changes.
+    pub(crate) fn forecast(
+        &self,
+        judge: &impl Judge,
+        key: Fingerprint,
+        now: Micros,
+        cost: Cost,
+    ) -> Forecast {
+        let (word, judged) = self.word(key, now);
+        judge.forecast(word, judged, cost)
+    }
+
+    /// Forgets a key; says whether there was anything to forget.
+    pub(crate) fn reset(&self, key: Fingerprint) -> bool {
+        let near = self.lock_neighbourhood(key);
+        let found = self.empty_out(near, key);
+        self.unlock_neighbourhood(near);
+        found
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            keys: self.keys.load(),
+            evictions: self.evictions.load(),
+            refusals: self.refusals.load(),
+        }
+    }
+
+    /// The key's word, zero if it is absent, and the instant to judge it at.
+    pub(crate) fn word(&self, key: Fingerprint, now: Micros) -> (u64, Micros) {
+        if let Some((_, slot)) = self.find(key) {
+            return (slot.word & !HELD, now);
+        }
+        // It may have been on the move between its groups: look again where nothing moves.
+        let near = self.lock_neighbourhood(key);
+        let found = self.scan(near, key);
+        self.unlock_neighbourhood(near);
+        match found {
+            Some((_, slot)) => (slot.word & !HELD, now),
+            None => (0, self.judged(now)),
+        }
+    }
+
+    /// The key's slot and what was in it.
+    #[inline]
+    pub(super) fn find(&self, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
+        let size = self.size.load();
+        let home = self.group(self.address(key.get(), size));
+        if let Some(found) = Self::find_in(home, key) {
+            return Some(found);
+        }
+        let alternate = self.group(self.address(alternate(key.get()), size));
+        Self::find_in(alternate, key)
+    }
+
+    #[inline(always)]
+    fn find_in(group: &Group<M::Cell>, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
+        for cell in &group.0 {
+            let slot = cell.load();
+            if slot.key == key.get() {
+                return Some((cell, slot));
+            }
+        }
+        None
+    }
+
+    fn scan(&self, near: Neighbourhood, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
+        let home = Self::find_in(self.group(near.home), key);
+        home.or_else(|| Self::find_in(self.group(near.alternate), key))
+    }
+
+    /// Puts a new key into the table and decides its first request.
+    #[cold]
+    fn insert(
+        &self,
+        judge: &impl Judge,
+        key: Fingerprint,
+        clock: &impl Clock,
+        cost: Cost,
+    ) -> Result<Decision, Again> {
+        let near = self.lock_neighbourhood(key);
+        let inserted = self.insert_locked(judge, near, key, clock, cost);
+        self.unlock_neighbourhood(near);
+        if inserted.is_ok() {
+            self.grow_if_crowded(judge, clock.now());
+        }
+        inserted
+    }
+
+    fn insert_locked(
+        &self,
+        judge: &impl Judge,
+        near: Neighbourhood,
+        key: Fingerprint,
+        clock: &impl Clock,
+        cost: Cost,
+    ) -> Result<Decision, Again> {
+        if self.scan(near, key).is_some() {
+            return Err(Again::Found);
+        }
+        // The locks may have taken a while: an old instant would credit the new key with it.
+        let asked = clock.now();
+        let now = self.judged(asked);
+        let (word, decision) = judge.step(0, now, cost);
+        let decision = judged_later(decision, now.since(asked));
+        if !decision.is_admit() {
+            return Ok(decision);
+        }
+        match self.put(judge, near, Slot { key: key.get(), word }, now)? {
+            None => Ok(decision),
+            Some(idle_at) => Ok(full(decision, idle_at.since(asked))),
+        }
+    }
+
+    /// Makes sure a key has a slot, with a word that decides as absence does.
+    pub(crate) fn ensure(&self, judge: &impl Judge, key: Fingerprint, now: Micros) -> bool {
+        loop {
+            if self.find(key).is_some() {
+                return true;
+            }
+            let near = self.lock_neighbourhood(key);
+            let put = match self.scan(near, key) {
+                Some(_) => Ok(None),
+                None => self.put(judge, near, Slot { key: key.get(), word: 0 }, now),
+            };
+            self.unlock_neighbourhood(near);
+            match put {
+                Ok(refused) => return refused.is_none(),
+                Err(again) => self.prepare(again),
+            }
+        }
+    }
+
+    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there may
+    /// be room, if there is none now and the table must not forget.
+    fn put(
+        &self,
+        judge: &impl Judge,
+        near: Neighbourhood,
+        slot: Slot,
+        now: Micros,
+    ) -> Result<Option<Micros>, Again> {
+        loop {
+            if self.put_in_room(judge, near, slot, now) {
+                return Ok(None);
+            }
+            if self.keys.load() < self.max_keys && self.size.load() < self.size_max {
+                return Err(Again::Grow);
+            }
+            if self.on_full == OnFull::Deny {
+                self.refusals.add(1);
+                return Ok(Some(self.idle_at(judge, near, now)));
+            }
+            if self.put_by_evicting(judge, near, slot, now) {
+                return Ok(None);
+            }
+            // No neighbours at all. In vain only if others hold every lock; they will be done.
+            if !self.evict_elsewhere(judge, now) {
+                M::pause(u32::MAX);
+            }
+        }
+    }
+
+    /// Puts the slot where there is room, or where moving others makes some, if one more key may
+    /// be held.
+    fn put_in_room(
+        &self,
+        judge: &impl Judge,
+        near: Neighbourhood,
+        slot: Slot,
+        now: Micros,
+    ) -> bool {
+        for moves in [0, MOVES_MAX] {
+            for index in near.groups() {
+                let Some(cell) = self.make_room(judge, index, now, moves) else { continue };
+                if self.keys.increment_up_to(self.max_keys) {
+                    let is_put = cell.swap(Slot::EMPTY, slot);
+                    debug_assert!(is_put, "an empty slot changes only under the lock we hold");
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// An empty slot in a group that the caller has locked: an idle key's, one that was empty, or
+    /// one whose key could move to its other group with at most `moves` moves.
+    fn make_room(
+        &self,
+        judge: &impl Judge,
+        index: u64,
+        now: Micros,
+        moves: u32,
+    ) -> Option<&M::Cell> {
+        let cells = &self.group(index).0;
+        if let Some(cell) = cells.iter().find(|cell| self.drop_idle(judge, cell, now)) {
+            return Some(cell);
+        }
+        if let Some(cell) = cells.iter().find(|cell| cell.load().is_empty()) {
+            return Some(cell);
+        }
+        if moves == 0 {
+            return None;
+        }
+        cells.iter().find(|cell| {
+            let old = cell.load();
+            let theirs = self.neighbourhood(old.key);
+            let other = if theirs.home == index { theirs.alternate } else { theirs.home };
+            // Trying, not waiting: locks are waited for in index order only.
+            if old.is_held() || !self.lock_of(other).try_take() {
+                return false;
+            }
+            let free = self.make_room(judge, other, now, moves - 1);
+            let is_moved = free.is_some_and(|free| self.relocate(cell, old, free));
+            self.lock_of(other).give();
+            is_moved
+        })
+    }
+
+    /// Empties a slot if its key is as good as absent. A check may revive the key meanwhile; then
+    /// the slot is not free.
+    pub(super) fn drop_idle(&self, judge: &impl Judge, cell: &M::Cell, now: Micros) -> bool {
+        let old = cell.load();
+        if old.is_empty() || old.is_held() || !judge.is_idle(old.word, now) {
+            return false;
+        }
+        self.forgotten_at.raise_to(now.epoch_us());
+        let is_dropped = cell.swap(old, Slot::EMPTY);
+        if is_dropped {
+            self.keys.subtract(1);
+        }
+        is_dropped
+    }
+
+    /// Empties a slot and then fills another with what was in it, in this order: the other way
+    /// round, a check could still charge the old slot after it was copied, and be lost. Between
+    /// the two the key is absent, so whoever looks for it waits at the locks the caller holds.
+    pub(super) fn relocate(&self, cell: &M::Cell, old: Slot, free: &M::Cell) -> bool {
+        if !cell.swap(old, Slot::EMPTY) {
+            return false;
+        }
+        let is_put = free.swap(Slot::EMPTY, old);
+        debug_assert!(is_put, "an empty slot changes only under the lock the caller holds");
+        true
+    }
+
+    /// Takes the slot of the neighbour with the least of its limit in use.
+    fn put_by_evicting(
+        &self,
+        judge: &impl Judge,
+        near: Neighbourhood,
+        slot: Slot,
+        now: Micros,
+    ) -> bool {
+        loop {
+            let cells = near.groups().flat_map(|index| &self.group(index).0);
+            let live = cells.map(|cell| (cell, cell.load()));
+            let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
+            let Some((cell, old)) = live.min_by_key(|(_, old)| judge.used(old.word, now)) else {
+                return false;
+            };
+            // A check may have charged the victim meanwhile: choose again.
+            if cell.swap(old, slot) {
+                self.evictions.add(1);
+                return true;
+            }
+        }
+    }
+
+    /// With no neighbour to evict, forgets the least used key of some other group. Says whether it
+    /// found one.
+    fn evict_elsewhere(&self, judge: &impl Judge, now: Micros) -> bool {
+        let size = self.size.load();
+        for _ in 0..size {
+            let index = self.next_group(size);
+            if !self.lock_of(index).try_take() {
+                continue;
+            }
+            let live = self.group(index).0.iter().map(|cell| (cell, cell.load()));
+            let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
+            let victim = live.min_by_key(|(_, old)| judge.used(old.word, now));
+            let is_gone = victim.is_some_and(|(cell, old)| cell.swap(old, Slot::EMPTY));
+            self.lock_of(index).give();
+            if is_gone {
+                self.keys.subtract(1);
+                self.evictions.add(1);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The groups one after another, for those who look for something to forget.
+    pub(super) fn next_group(&self, size: u64) -> u64 {
+        self.hand.add(1);
+        self.hand.load() % size
+    }
+
+    fn empty_out(&self, near: Neighbourhood, key: Fingerprint) -> bool {
+        let mut tries = 0;
+        while let Some((cell, slot)) = self.scan(near, key) {
+            if !slot.is_held() && cell.swap(slot, Slot::EMPTY) {
+                self.keys.subtract(1);
+                return true;
+            }
+            M::pause(tries);
+            tries += 1;
+        }
+        false
+    }
+
+    /// When the first key of a neighbourhood becomes idle.
+    fn idle_at(&self, judge: &impl Judge, near: Neighbourhood, now: Micros) -> Micros {
+        let cells = near.groups().flat_map(|index| &self.group(index).0);
+        let live = cells.map(Cell::load).filter(|slot| !slot.is_empty());
+        let idle_at = live.map(|slot| judge.idle_at(slot.word & !HELD)).min();
+        idle_at.unwrap_or(now + Span::TICK)
+    }
+
+    /// The instant to judge an absent key at.
+    pub(crate) fn judged(&self, now: Micros) -> Micros {
+        now.max(Micros::saturating_from_epoch_us(self.forgotten_at.load()))
+    }
+
+    fn prepare(&self, again: Again) {
+        match again {
+            Again::Found => {}
+            Again::Grow => self.grow(SPLITS_WHEN_FULL),
+        }
+    }
+
+    /// The address of a hash among `size` groups: its low bits, one bit fewer where the group that
+    /// the longer address names does not exist yet.
+    #[inline]
+    pub(super) fn address(&self, hash: u64, size: u64) -> u64 {
+        let half = 1 << (u64::BITS - 1 - size.leading_zeros());
+        let wide = hash & (2 * half - 1);
+        if wide < size { wide } else { wide & (half - 1) }
+    }
+
+    pub(super) fn neighbourhood(&self, key: u64) -> Neighbourhood {
+        let size = self.size.load();
+        Neighbourhood {
+            home: self.address(key, size),
+            alternate: self.address(alternate(key), size),
+        }
+    }
+
+    #[inline]
+    fn locate(&self, index: u64) -> (usize, usize) {
+        let above = index >> self.first_bits;
+        let segment = u64::BITS - above.leading_zeros();
+        let before = if segment == 0 { 0 } else { 1 << (self.first_bits + segment - 1) };
+        #[expect(clippy::cast_possible_truncation, reason = "a group's index fits the memory")]
+        (segment as usize, (index - before) as usize)
+    }
+
+    #[inline]
+    fn segment(&self, segment: usize) -> &Segment<M> {
+        self.segments[segment].get().expect("segments are opened before the size covers them")
+    }
+
+    #[inline]
+    pub(super) fn group(&self, index: u64) -> &Group<M::Cell> {
+        let (segment, offset) = self.locate(index);
+        &self.segment(segment).groups[offset]
+    }
+
+    pub(super) fn lock_of(&self, index: u64) -> &M::Flag {
+        let (segment, offset) = self.locate(index);
+        &self.segment(segment).locks[offset]
+    }
+
+    /// Allocates a segment.
+    pub(super) fn open(&self, segment: usize) {
+        let bits = self.first_bits as usize + segment.saturating_sub(1);
+        self.segments[segment].get_or_init(|| Segment::new(1 << bits));
+    }
+
+    pub(super) fn lock(&self, index: u64) {
+        let mut tries = 0;
+        while !self.lock_of(index).try_take() {
+            M::pause(tries);
+            tries += 1;
+        }
+    }
+
+    /// Locks both groups of a key, in index order, at their current addresses.
+    fn lock_neighbourhood(&self, key: Fingerprint) -> Neighbourhood {
+        loop {
+            let near = self.neighbourhood(key.get());
+            let (first, second) = near.in_order();
+            self.lock(first);
+            if second != first {
+                self.lock(second);
+            }
+            // A split may have moved the key's address while we waited. From here on it cannot:
+            // it would need the locks we hold.
+            if self.neighbourhood(key.get()) == near {
+                return near;
+            }
+            self.unlock_neighbourhood(near);
+        }
+    }
+
+    fn unlock_neighbourhood(&self, near: Neighbourhood) {
+        let (first, second) = near.in_order();
+        if second != first {
+            self.lock_of(second).give();
+        }
+        self.lock_of(first).give();
+    }
+}
+
+impl Neighbourhood {
+    fn in_order(self) -> (u64, u64) {
+        (self.home.min(self.alternate), self.home.max(self.alternate))
+    }
+
+    /// Home first; once if they are the same.
+    fn groups(self) -> impl Iterator<Item = u64> + Clone {
+        let second = (self.alternate != self.home).then_some(self.alternate);
+        std::iter::once(self.home).chain(second)
+    }
+}
+
+/// The hash of a key's second group. A multiplication by an odd number loses nothing, and its high
+/// bits depend on all of the key's.
+#[inline]
+pub(super) fn alternate(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
+}
+
+/// 2^6 groups are one page.
+const FIRST_BITS_MAX: u32 = 6;
+const SEGMENTS_MAX: usize = 40;
+/// A key without room makes the table grow by at most this much before it asks again.
+const SPLITS_WHEN_FULL: u32 = 64;
+/// How many keys may move to make room for one. At 80 percent, two moves reach some thirty groups.
+const MOVES_MAX: u32 = 2;
