@@ -41,7 +41,8 @@ impl WindowWord {
     #[inline]
     #[must_use]
     pub fn is_idle(&self, word: u64, now: Micros) -> bool {
-        word >> self.count_bits < self.window.cadence.index(now)
+        // The window that holds the epoch may have index 0, which no index is below.
+        word == 0 || word >> self.count_bits < self.window.cadence.index(now)
     }
 
     /// How much of the limit is in use.
