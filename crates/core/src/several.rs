@@ -35,40 +35,64 @@ pub struct Several {
     pub each: Vec<Decision>,
 }
 
+impl Several {
+    /// What limits say together that were all charged, or none of them.
+    pub fn of_all(each: Vec<Decision>) -> Self {
+        let decision = each.iter().copied().fold(Decision::NEUTRAL, Decision::combine);
+        Self { decision, binding: hardest(&each), each }
+    }
+
+    /// What limits say together of which one would have been enough, and all denied. Waiting for
+    /// the soonest is enough, and the most of what remains could still pass.
+    pub fn denied_by_every(each: Vec<Decision>) -> Self {
+        let never = Decision {
+            outcome: Outcome::Deny(Retry::Never),
+            limit: 0,
+            remaining: 0,
+            reset_at: Micros::ZERO,
+        };
+        let looser = |a: Decision, b: &Decision| Decision {
+            outcome: a.outcome.min(b.outcome),
+            limit: a.limit.max(b.limit),
+            remaining: a.remaining.max(b.remaining),
+            reset_at: a.reset_at.max(b.reset_at),
+        };
+        Self { decision: each.iter().fold(never, looser), binding: mildest(&each), each }
+    }
+}
+
 /// Admits only if every limit admits, and charges all of them or none.
 pub fn all<S: Strategy>(asks: &mut [Ask<'_, S>], now: Micros) -> Several {
     let asked = asks.iter().map(|ask| ask.strategy.ask(ask.state.as_ref(), now, ask.cost));
     let mut each: Vec<Decision> = asked.collect();
-    let binding = hardest(&each);
+    let is_admitted = each.iter().all(Decision::is_admit);
     for (ask, decision) in asks.iter_mut().zip(&mut each) {
-        if binding.is_none() {
+        if is_admitted {
             let step = ask.strategy.step(ask.state.take(), now, ask.cost);
             (*ask.state, *decision) = (step.state, step.decision);
         } else if decision.is_admit() {
             *decision = ask.strategy.peek(ask.state.as_ref(), now);
         }
     }
-    let decision = each.iter().copied().fold(Decision::NEUTRAL, Decision::combine);
-    Several { decision, binding, each }
+    Several::of_all(each)
 }
 
 /// Admits if one limit admits, and charges the first that does. No limits at all admit nothing.
 pub fn any<S: Strategy>(asks: &mut [Ask<'_, S>], now: Micros) -> Several {
     let asked = asks.iter().map(|ask| ask.strategy.ask(ask.state.as_ref(), now, ask.cost));
     let mut each: Vec<Decision> = asked.collect();
-    if let Some(first) = each.iter().position(Decision::is_admit) {
-        for (place, (ask, decision)) in asks.iter_mut().zip(&mut each).enumerate() {
-            if place == first {
-                let step = ask.strategy.step(ask.state.take(), now, ask.cost);
-                (*ask.state, *decision) = (step.state, step.decision);
-            } else if decision.is_admit() {
-                *decision = ask.strategy.peek(ask.state.as_ref(), now);
-            }
+    let Some(first) = each.iter().position(Decision::is_admit) else {
+        return Several::denied_by_every(each);
+    };
+    for (place, (ask, decision)) in asks.iter_mut().zip(&mut each).enumerate() {
+        if place == first {
+            let step = ask.strategy.step(ask.state.take(), now, ask.cost);
+            (*ask.state, *decision) = (step.state, step.decision);
+        } else if decision.is_admit() {
+            *decision = ask.strategy.peek(ask.state.as_ref(), now);
         }
-        return Several { decision: each[first], binding: Some(first), each };
     }
-    let binding = mildest(&each);
-    Several { decision: denied_by_every(&each), binding, each }
+    Several { decision: each[first], binding: Some(first), each }
 }
 
 /// The denial to wait longest for, the first of equals.
@@ -80,21 +104,4 @@ fn hardest(each: &[Decision]) -> Option<usize> {
 /// The denial to wait shortest for, the first of equals.
 fn mildest(each: &[Decision]) -> Option<usize> {
     each.iter().enumerate().min_by_key(|(_, decision)| decision.outcome).map(|(place, _)| place)
-}
-
-/// Waiting for the soonest is enough, and the most of what remains could still pass.
-fn denied_by_every(each: &[Decision]) -> Decision {
-    let never = Decision {
-        outcome: Outcome::Deny(Retry::Never),
-        limit: 0,
-        remaining: 0,
-        reset_at: Micros::ZERO,
-    };
-    let looser = |a: Decision, b: &Decision| Decision {
-        outcome: a.outcome.min(b.outcome),
-        limit: a.limit.max(b.limit),
-        remaining: a.remaining.max(b.remaining),
-        reset_at: a.reset_at.max(b.reset_at),
-    };
-    each.iter().fold(never, looser)
 }

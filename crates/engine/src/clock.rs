@@ -28,7 +28,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use admittance_core::{Micros, Span};
 
 /// A source of time.
-pub trait Clock {
+pub trait Clock: Send + Sync {
     /// The time, as cheaply as it can be had. May lag behind [`precise`](Self::precise).
     fn now(&self) -> Micros;
 

@@ -9,6 +9,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
+use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 
 /// Anything that names whom or what a limit is for.
@@ -83,9 +84,10 @@ impl Key for std::net::IpAddr {
 impl<A: Key, B: Key> Key for (A, B) {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
+        let secret = Secret::of_process();
         // Each part is reduced on its own first: ("ab", "c") is not ("a", "bc").
-        hasher.write_u64(hash(&self.0).get());
-        hasher.write_u64(hash(&self.1).get());
+        hasher.write_u64(secret.hash(&self.0).get());
+        hasher.write_u64(secret.hash(&self.1).get());
     }
 }
 
@@ -112,22 +114,25 @@ impl Fingerprint {
     }
 }
 
-#[inline]
-pub(crate) fn hash<K: Key + ?Sized>(key: &K) -> Fingerprint {
-    let mut hasher = secret().build_hasher();
-    key.feed(&mut hasher);
-    Fingerprint::new(hasher.finish())
-}
+/// The secret that keys are hashed under, drawn once per process from the system's randomness.
+#[derive(Clone, Debug)]
+pub(crate) struct Secret(SeedableRandomState);
 
-/// The process's hashing secret, drawn once from the system's randomness.
-#[inline]
-fn secret() -> &'static SeedableRandomState {
-    static SECRET: OnceLock<SeedableRandomState> = OnceLock::new();
-    SECRET.get_or_init(|| {
+impl Secret {
+    /// The process's secret.
+    pub(crate) fn of_process() -> Self {
+        static SHARED: OnceLock<SharedSeed> = OnceLock::new();
+        static OWN: OnceLock<u64> = OnceLock::new();
         // The standard library seeds these from the operating system.
         let draw = || RandomState::new().hash_one(0_u8);
-        static SHARED: OnceLock<foldhash::SharedSeed> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| foldhash::SharedSeed::from_u64(draw()));
-        SeedableRandomState::with_seed(draw(), shared)
-    })
+        let shared = SHARED.get_or_init(|| SharedSeed::from_u64(draw()));
+        Self(SeedableRandomState::with_seed(*OWN.get_or_init(draw), shared))
+    }
+
+    #[inline]
+    pub(crate) fn hash<K: Key + ?Sized>(&self, key: &K) -> Fingerprint {
+        let mut hasher = self.0.build_hasher();
+        key.feed(&mut hasher);
+        Fingerprint::new(hasher.finish())
+    }
 }

@@ -13,10 +13,14 @@
 //! # Ok::<(), admittance::Invalid>(())
 //! ```
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod clock;
 mod key;
 mod limiter;
 mod locked;
+mod several;
 mod slots;
 
 pub use admittance_core::{
@@ -28,3 +32,4 @@ pub use admittance_core::{
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
+pub use several::{Ask, all, any};

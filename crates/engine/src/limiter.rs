@@ -8,13 +8,14 @@
 //! # Proven by
 //! The conformance suite of `admittance-testkit`, run in `tests/conformance.rs`.
 
-use std::cell::OnceCell;
 use std::fmt;
+use std::sync::OnceLock;
 
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Outcome, Retry, Span, Strategy};
 
-use crate::key::{Fingerprint, hash};
-use crate::locked::Locked;
+use crate::key::{Fingerprint, Secret};
+use crate::locked::{Locked, lock};
+use crate::several::{Alone, Ask, Limit};
 use crate::slots::{self, Native, Word};
 use crate::{Clock, Key, SystemClock};
 
@@ -39,6 +40,7 @@ use crate::{Clock, Key, SystemClock};
 pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
     strategy: S,
     clock: C,
+    secret: Secret,
     table: Table<S>,
 }
 
@@ -137,7 +139,7 @@ impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
             }
             _ => Table::Locked(Locked::new(self.max_keys, self.on_full)),
         };
-        Limiter { strategy: self.strategy, clock: self.clock, table }
+        Limiter { strategy: self.strategy, clock: self.clock, secret: Secret::of_process(), table }
     }
 }
 
@@ -151,7 +153,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Decides a request.
     #[inline]
     pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
-        self.decide(hash(&key), &self.clock, cost)
+        self.decide(self.secret.hash(&key), &self.clock, cost)
     }
 
     /// Decides a request for each key, all at one instant, repeated keys in order. `decisions` is
@@ -163,7 +165,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         for batch in keys.chunks(BATCH) {
             let mut hashes = [Fingerprint::new(0); BATCH];
             for (slot, key) in hashes.iter_mut().zip(batch) {
-                *slot = hash(key);
+                *slot = self.secret.hash(key);
                 if let Table::Slots(_, table) = &self.table {
                     table.prefetch(*slot);
                 }
@@ -175,27 +177,25 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
     pub fn peek(&self, key: impl Key) -> Decision {
-        let now = self.clock.precise();
-        match &self.table {
-            Table::Slots(word, table) => table.peek(word, hash(&key), now),
-            Table::Locked(table) => table.peek(&self.strategy, hash(&key), now),
-        }
+        Alone::peek(self, self.secret.hash(&key), self.clock.precise())
     }
 
     /// How many requests of `cost` would pass now, and when that changes. Charges nothing.
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
         let now = self.clock.precise();
         match &self.table {
-            Table::Slots(word, table) => table.forecast(word, hash(&key), now, cost),
-            Table::Locked(table) => table.forecast(&self.strategy, hash(&key), now, cost),
+            Table::Slots(word, table) => table.forecast(word, self.secret.hash(&key), now, cost),
+            Table::Locked(table) => {
+                table.forecast(&self.strategy, self.secret.hash(&key), now, cost)
+            }
         }
     }
 
     /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
     pub fn reset(&self, key: impl Key) -> bool {
         match &self.table {
-            Table::Slots(_, table) => table.reset(hash(&key)),
-            Table::Locked(table) => table.reset(hash(&key)),
+            Table::Slots(_, table) => table.reset(self.secret.hash(&key)),
+            Table::Locked(table) => table.reset(self.secret.hash(&key)),
         }
     }
 
@@ -217,11 +217,56 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         &self.clock
     }
 
+    pub(crate) fn locked(&self) -> Option<&Locked<S>> {
+        match &self.table {
+            Table::Slots(..) => None,
+            Table::Locked(table) => Some(table),
+        }
+    }
+
     #[inline]
     fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
         match &self.table {
             Table::Slots(word, table) => table.check(word, key, clock, cost),
             Table::Locked(table) => table.step(&self.strategy, key, clock.precise(), cost),
+        }
+    }
+}
+
+impl<S: Strategy<State: Send> + Sync, C: Clock> Limiter<S, C> {
+    /// This limit as one of several, for [`all`](crate::all) and [`any`](crate::any).
+    pub fn ask(&self, key: impl Key, cost: Cost) -> Ask<'_> {
+        let limit = match &self.table {
+            Table::Slots(word, table) => Limit::Slots(word, table),
+            Table::Locked(_) => Limit::Locked(self),
+        };
+        Ask { limit, clock: &self.clock, key: self.secret.hash(&key), cost, alone: self }
+    }
+}
+
+impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
+    fn decide(
+        &self,
+        key: Fingerprint,
+        clock: &Together<'_, dyn Clock + '_>,
+        cost: Cost,
+    ) -> Decision {
+        self.decide(key, clock, cost)
+    }
+
+    fn weigh(&self, key: Fingerprint, now: Micros, cost: Cost) -> Decision {
+        match &self.table {
+            Table::Slots(word, table) => table.weigh(word, key, now, cost).decision,
+            Table::Locked(table) => {
+                table.weigh_in(&mut lock(table.shard(key)), &self.strategy, key, now, cost)
+            }
+        }
+    }
+
+    fn peek(&self, key: Fingerprint, now: Micros) -> Decision {
+        match &self.table {
+            Table::Slots(word, table) => table.peek(word, key, now),
+            Table::Locked(table) => table.peek(&self.strategy, key, now),
         }
     }
 }
@@ -235,19 +280,19 @@ impl<S: Strategy + fmt::Debug, C: Clock> fmt::Debug for Limiter<S, C> {
 }
 
 /// One reading for decisions that are made together: one cheap, and one precise if that denies.
-pub(crate) struct Together<'a, C> {
+pub(crate) struct Together<'a, C: Clock + ?Sized> {
     clock: &'a C,
     now: Micros,
-    precise: OnceCell<Micros>,
+    precise: OnceLock<Micros>,
 }
 
-impl<'a, C: Clock> Together<'a, C> {
+impl<'a, C: Clock + ?Sized> Together<'a, C> {
     pub(crate) fn at(clock: &'a C) -> Self {
-        Self { clock, now: clock.now(), precise: OnceCell::new() }
+        Self { clock, now: clock.now(), precise: OnceLock::new() }
     }
 }
 
-impl<C: Clock> Clock for Together<'_, C> {
+impl<C: Clock + ?Sized> Clock for Together<'_, C> {
     fn now(&self) -> Micros {
         self.now
     }

@@ -95,6 +95,30 @@ impl<S: Strategy> Locked<S> {
         }
     }
 
+    /// What [`step_in`](Self::step_in) would decide, room for a new key included.
+    pub(crate) fn weigh_in(
+        &self,
+        shard: &mut Shard<S::State>,
+        strategy: &S,
+        key: Fingerprint,
+        now: Micros,
+        cost: Cost,
+    ) -> Decision {
+        let judged = shard.judged(key, now);
+        let decision = strategy.ask(shard.get(key), judged, cost);
+        let decision = judged_later(decision, judged.since(now));
+        let is_new = !shard.places.contains_key(&key.get());
+        if is_new && decision.is_admit() && self.on_full == OnFull::Deny {
+            shard.drop_idle(strategy, judged);
+            if shard.entries.len() >= self.keys_per_shard_max {
+                shard.refusals += 1;
+                let (_, idle_at) = shard.least_used(strategy, judged);
+                return full(decision, idle_at.since(now));
+            }
+        }
+        decision
+    }
+
     /// Finds room for a new key, or says when there might be some.
     fn insert(
         &self,

@@ -69,9 +69,7 @@ impl<M: Memory> Table<M> {
         let size = self.size.load();
         let half = 1 << (u64::BITS - 1 - size.leading_zeros());
         let (old, new) = (size - half, size);
-        if old == 0 {
-            self.open((size >> self.first_bits).ilog2() as usize + 1);
-        }
+        self.open(new);
         self.lock(old);
         self.lock(new);
         let mut free = self.group(new).0.iter();

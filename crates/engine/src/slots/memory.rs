@@ -37,6 +37,9 @@ pub(crate) trait Cell: Send + Sync {
     /// Reads the slot.
     fn load(&self) -> Slot;
 
+    /// Reads the slot's key alone. Only good for finding the slot that is then loaded whole.
+    fn key(&self) -> u64;
+
     /// Puts `to` in place of `from`; says whether `from` was there.
     fn swap(&self, from: Slot, to: Slot) -> bool;
 }

@@ -9,8 +9,9 @@
 //!   and AVX because Intel and AMD document aligned 16-byte vector loads as atomic on processors
 //!   that have it.
 //! - A cell is 16 bytes in a group aligned to 64, so every cell is aligned to 16 and no access
-//!   crosses a line. Cells are reached only through `load` and `swap`: there is no plain access,
-//!   no access of another width, and no reference to the inside.
+//!   crosses a line. Cells are reached only through the instructions below: there is no plain
+//!   access and no reference to the inside. `key` reads an aligned half, which is atomic by
+//!   itself; what it finds is only ever used to choose which cell to load whole.
 //! - `swap` is a locked instruction, hence a full barrier. `load` is a plain load, which x86 does
 //!   not reorder with other loads; the asm blocks keep the compiler from moving memory accesses
 //!   across them (neither is marked `nomem` or `pure`).
@@ -104,6 +105,21 @@ impl Cell for NativeCell {
     }
 
     #[inline(always)]
+    fn key(&self) -> u64 {
+        let key: u64;
+        // SAFETY: the address is valid and aligned to 16, so its first half is to 8.
+        unsafe {
+            std::arch::asm!(
+                "mov {key}, qword ptr [{at}]",
+                key = lateout(reg) key,
+                at = in(reg) self.0.get(),
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        key
+    }
+
+    #[inline(always)]
     fn swap(&self, from: Slot, to: Slot) -> bool {
         let swapped: u8;
         // SAFETY: the address is valid and aligned to 16. `rbx` is reserved by the compiler, so it
@@ -137,6 +153,10 @@ impl Cell for NativeCell {
     fn load(&self) -> Slot {
         let both = self.0.load(Ordering::Acquire);
         Slot { key: both as u64, word: (both >> 64) as u64 }
+    }
+
+    fn key(&self) -> u64 {
+        self.load().key
     }
 
     fn swap(&self, from: Slot, to: Slot) -> bool {

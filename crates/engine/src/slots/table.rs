@@ -33,9 +33,12 @@ use crate::limiter::{OnFull, Stats, full, judged_later};
 pub(crate) struct Table<M: Memory> {
     /// How many groups there are.
     pub(super) size: M::Count,
-    /// Segment 0 holds the first 2^first_bits groups; segment k as many as all before it.
-    pub(super) segments: [OnceLock<Segment<M>>; SEGMENTS_MAX],
+    /// The first 2^first_bits groups. They are reserved from the start, which costs no memory until
+    /// they are used, and found without a detour.
+    first: Segment<M>,
     pub(super) first_bits: u32,
+    /// Further segments, each as large as all before it.
+    more: [OnceLock<Segment<M>>; SEGMENTS_MAX],
     pub(super) size_max: u64,
     max_keys: u64,
     on_full: OnFull,
@@ -84,8 +87,9 @@ impl<M: Memory<Flag: Default>> Table<M> {
         let first_bits = size_max.ilog2().min(FIRST_BITS_MAX);
         let table = Self {
             size: M::Count::default(),
-            segments: [const { OnceLock::new() }; SEGMENTS_MAX],
+            first: Segment::new(1 << first_bits),
             first_bits,
+            more: [const { OnceLock::new() }; SEGMENTS_MAX],
             size_max,
             max_keys,
             on_full,
@@ -96,8 +100,7 @@ impl<M: Memory<Flag: Default>> Table<M> {
             hand: M::Count::default(),
             growing: M::Flag::default(),
         };
-        table.open(0);
-        table.size.store(1 << first_bits);
+        table.size.store(size_max.min(SIZE_AT_FIRST));
         table
     }
 }
@@ -207,13 +210,17 @@ impl<M: Memory> Table<M> {
 
     #[inline(always)]
     fn find_in(group: &Group<M::Cell>, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
-        for cell in &group.0 {
-            let slot = cell.load();
-            if slot.key == key.get() {
-                return Some((cell, slot));
-            }
+        // Without a branch per slot: which slot it is cannot be predicted, and a wrong guess would
+        // have to wait for the line before the next check could begin.
+        let is_here = |place: usize| u32::from(group.0[place].key() == key.get()) << place;
+        let matches = is_here(0) | is_here(1) | is_here(2) | is_here(3);
+        if matches == 0 {
+            return None;
         }
-        None
+        let cell = &group.0[matches.trailing_zeros() as usize & (SLOTS - 1)];
+        let slot = cell.load();
+        // Between the two reads the key may have moved away; then it is looked for again.
+        (slot.key == key.get()).then_some((cell, slot))
     }
 
     fn scan(&self, near: Neighbourhood, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
@@ -499,34 +506,37 @@ impl<M: Memory> Table<M> {
     }
 
     #[inline]
-    fn locate(&self, index: u64) -> (usize, usize) {
-        let above = index >> self.first_bits;
-        let segment = u64::BITS - above.leading_zeros();
-        let before = if segment == 0 { 0 } else { 1 << (self.first_bits + segment - 1) };
-        #[expect(clippy::cast_possible_truncation, reason = "a group's index fits the memory")]
-        (segment as usize, (index - before) as usize)
-    }
-
-    #[inline]
-    fn segment(&self, segment: usize) -> &Segment<M> {
-        self.segments[segment].get().expect("segments are opened before the size covers them")
-    }
-
-    #[inline]
     pub(super) fn group(&self, index: u64) -> &Group<M::Cell> {
         let (segment, offset) = self.locate(index);
-        &self.segment(segment).groups[offset]
+        &segment.groups[offset]
     }
 
     pub(super) fn lock_of(&self, index: u64) -> &M::Flag {
         let (segment, offset) = self.locate(index);
-        &self.segment(segment).locks[offset]
+        &segment.locks[offset]
     }
 
-    /// Allocates a segment.
-    pub(super) fn open(&self, segment: usize) {
-        let bits = self.first_bits as usize + segment.saturating_sub(1);
-        self.segments[segment].get_or_init(|| Segment::new(1 << bits));
+    #[inline]
+    fn locate(&self, index: u64) -> (&Segment<M>, usize) {
+        #[expect(clippy::cast_possible_truncation, reason = "a group's index fits the memory")]
+        if index >> self.first_bits == 0 { (&self.first, index as usize) } else { self.far(index) }
+    }
+
+    fn far(&self, index: u64) -> (&Segment<M>, usize) {
+        let bits = index.ilog2();
+        let segment = self.more[(bits - self.first_bits) as usize].get();
+        let segment = segment.expect("segments are opened before the size covers them");
+        #[expect(clippy::cast_possible_truncation, reason = "a group's index fits the memory")]
+        (segment, (index - (1 << bits)) as usize)
+    }
+
+    /// Allocates the segment that begins with a group, if one does.
+    pub(super) fn open(&self, index: u64) {
+        if index.is_power_of_two() && index >> self.first_bits != 0 {
+            let bits = index.ilog2();
+            let segment = &self.more[(bits - self.first_bits) as usize];
+            segment.get_or_init(|| Segment::new(1 << bits));
+        }
     }
 
     pub(super) fn lock(&self, index: u64) {
@@ -583,9 +593,11 @@ pub(super) fn alternate(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }
 
-/// 2^6 groups are one page.
-const FIRST_BITS_MAX: u32 = 6;
-const SEGMENTS_MAX: usize = 40;
+/// A page's worth of groups.
+const SIZE_AT_FIRST: u64 = 64;
+/// 2^20 groups: 64 MiB of addresses, of memory only what is used.
+const FIRST_BITS_MAX: u32 = 20;
+const SEGMENTS_MAX: usize = 20;
 /// A key without room makes the table grow by at most this much before it asks again.
 const SPLITS_WHEN_FULL: u32 = 64;
 /// How many keys may move to make room for one. At 80 percent, two moves reach some thirty groups.

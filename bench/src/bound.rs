@@ -1,0 +1,67 @@
+//! Whether each contender keeps the bound that a rate limiter is for, on a clock of our own.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, UNIX_EPOCH};
+
+use admittance::{Gcra, Limiter, ManualClock, Micros, Span, Tat};
+use governor::clock::FakeRelativeClock;
+use governor::{Quota, RateLimiter};
+
+/// Prints what each contender admits where the exact answer is known.
+pub(crate) fn print() {
+    println!("What each admits (exact: 7 of a cold burst of 7; at most 10 after an idle stretch)");
+    println!(
+        "  {:24} {:>22} {:>30}",
+        "contender", "7 per s, cold burst", "10 per 10 s, 8 s after one"
+    );
+    for (name, cold, idle) in [ours(), governor(), throttlecrab()] {
+        let verdict = if cold == 7 && idle <= 10 { "" } else { "  WRONG" };
+        println!("  {name:24} {cold:>22} {idle:>30}{verdict}");
+    }
+}
+
+type Admitted = (&'static str, usize, usize);
+
+fn count(mut admits: impl FnMut() -> bool) -> usize {
+    (0..VOLLEY).filter(|_| admits()).count()
+}
+
+fn ours() -> Admitted {
+    let clock = ManualClock::at(Micros::from_epoch_ms(1_700_000_000_123).expect("in range"));
+    let build = |limit, seconds| {
+        let period = Span::from_secs(seconds);
+        let tat = Tat::gcra(Gcra { limit, period, burst: limit }).expect("exact");
+        Limiter::builder(tat).clock(clock.clone()).build()
+    };
+    let (cold, idle) = (build(7, 1), build(10, 10));
+    let admitted = count(|| cold.check("key").is_admit());
+    assert!(idle.check("key").is_admit());
+    clock.advance(Span::from_secs(8));
+    ("admittance", admitted, count(|| idle.check("key").is_admit()))
+}
+
+fn governor() -> Admitted {
+    let clock = FakeRelativeClock::default();
+    let nonzero = |n| NonZeroU32::new(n).expect("not zero");
+    let cold = RateLimiter::direct_with_clock(Quota::per_second(nonzero(7)), clock.clone());
+    let quota = Quota::with_period(Duration::from_secs(1)).expect("not zero");
+    let idle = RateLimiter::direct_with_clock(quota.allow_burst(nonzero(10)), clock.clone());
+    let admitted = count(|| cold.check().is_ok());
+    assert!(idle.check().is_ok());
+    clock.advance(Duration::from_secs(8));
+    ("governor", admitted, count(|| idle.check().is_ok()))
+}
+
+fn throttlecrab() -> Admitted {
+    let mut limiter = throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::new());
+    let start = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
+    let mut admits = |key, burst, period, at| {
+        limiter.rate_limit(key, burst, burst, period, 1, at).is_ok_and(|(admitted, _)| admitted)
+    };
+    let cold = count(|| admits("cold", 7, 1, start));
+    assert!(admits("idle", 10, 10, start));
+    let later = start + Duration::from_secs(8);
+    ("throttlecrab", cold, count(|| admits("idle", 10, 10, later)))
+}
+
+const VOLLEY: usize = 100;

@@ -1,0 +1,27 @@
+//! Measures the limiter beside its peers, in one run.
+//!
+//! `cargo run --release -p admittance-bench -- inproc` prints a table and writes JSON beside it.
+
+mod bound;
+mod contenders;
+mod inproc;
+mod memory;
+mod report;
+mod workload;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["inproc"] => inproc::run(false),
+        ["inproc", "--quick"] => inproc::run(true),
+        ["memory-of", contender, keys] => memory::child(contender, keys),
+        _ => {
+            eprintln!("usage: admittance-bench inproc [--quick]");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
