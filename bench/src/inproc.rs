@@ -3,18 +3,22 @@
 use std::time::Instant;
 
 use crate::contenders::{AnyKey, Contender, Limit, all, for_any_key};
-use crate::report::{Row, Scenario, Spread, Target, json, paired, print, print_targets, spread};
+use crate::report::{Row, Scenario, Spread, Target, json, paired, print, print_targets};
 use crate::workload::{Spread as Arrivals, numbers, order, strings};
 use crate::{bound, memory};
 
-pub(crate) fn run(is_quick: bool) {
-    let effort = if is_quick { QUICK } else { FULL };
+/// Measures the scenarios whose names begin with `only`; all of them, the targets and the memory
+/// if that is empty.
+pub(crate) fn run(effort: Effort, only: &str) {
     bound::print();
-    let mut scenarios = string_scenarios(effort);
-    scenarios.extend(number_scenarios(effort));
+    let mut scenarios = string_scenarios(effort, only);
+    scenarios.extend(number_scenarios(effort, only));
+    if !only.is_empty() {
+        return;
+    }
     let targets = targets(&scenarios);
     print_targets(&targets);
-    memory::print(is_quick);
+    memory::print(effort.many_keys);
     let path = "target/bench-inproc.json";
     match std::fs::write(path, json(&scenarios, &targets)) {
         Ok(()) => println!("\nEvery round: {path}"),
@@ -24,39 +28,48 @@ pub(crate) fn run(is_quick: bool) {
 
 /// How much is measured.
 #[derive(Clone, Copy)]
-struct Effort {
+pub(crate) struct Effort {
     rounds: usize,
     checks: usize,
     many_keys: usize,
 }
 
-const FULL: Effort = Effort { rounds: 9, checks: 2_000_000, many_keys: 1_000_000 };
-const QUICK: Effort = Effort { rounds: 3, checks: 300_000, many_keys: 100_000 };
+pub(crate) const FULL: Effort = Effort { rounds: 9, checks: 2_000_000, many_keys: 1_000_000 };
+pub(crate) const QUICK: Effort = Effort { rounds: 3, checks: 300_000, many_keys: 100_000 };
 
-fn string_scenarios(effort: Effort) -> Vec<Scenario> {
+fn string_scenarios(effort: Effort, only: &str) -> Vec<Scenario> {
     let keys = strings(effort.many_keys);
     let mut scenarios = Vec::new();
     for threads in [1, 2] {
         for (name, count, arrivals) in shapes(effort) {
             let limit = Limit::NEVER_REACHED;
             let name = format!("{name}, 24-byte keys, {threads} thread(s)");
+            if !name.starts_with(only) {
+                continue;
+            }
             let contenders = all(limit, count);
             scenarios.push(measure(&name, &contenders, &keys[..count], arrivals, threads, effort));
         }
         let name = format!("1k keys, most denied, 24-byte keys, {threads} thread(s)");
-        let contenders = all(Limit { per_second: 100, burst: 100 }, 1_000);
+        if !name.starts_with(only) {
+            continue;
+        }
+        let contenders = all(Limit::MOSTLY_REACHED, 1_000);
         let (keys, arrivals) = (&keys[..1_000], Arrivals::Uniform);
         scenarios.push(measure(&name, &contenders, keys, arrivals, threads, effort));
     }
     scenarios
 }
 
-fn number_scenarios(effort: Effort) -> Vec<Scenario> {
+fn number_scenarios(effort: Effort, only: &str) -> Vec<Scenario> {
     let keys = numbers(effort.many_keys);
     let mut scenarios = Vec::new();
     for threads in [1, 2] {
         for (name, count, arrivals) in shapes(effort) {
             let name = format!("{name}, u64 keys, {threads} thread(s)");
+            if !name.starts_with(only) {
+                continue;
+            }
             let contenders = for_any_key(Limit::NEVER_REACHED, count);
             scenarios.push(measure(&name, &contenders, &keys[..count], arrivals, threads, effort));
         }
@@ -159,6 +172,5 @@ fn slowdown(one: &Scenario, two: &Scenario) -> Spread {
         let nanos = |scenario: &Scenario| scenario.row(contender).expect("measured").nanos.clone();
         nanos(two).iter().zip(nanos(one)).map(|(two, one)| two / one).collect::<Vec<_>>()
     };
-    let _ = spread;
     paired(&slower("admittance"), &slower("floor"))
 }

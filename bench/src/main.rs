@@ -15,11 +15,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
-        ["inproc"] => inproc::run(false),
-        ["inproc", "--quick"] => inproc::run(true),
+        ["inproc"] => inproc::run(inproc::FULL, ""),
+        ["inproc", "--quick"] => inproc::run(inproc::QUICK, ""),
+        ["inproc", "--only", name] => inproc::run(inproc::FULL, name),
         ["memory-of", contender, keys] => memory::child(contender, keys),
         _ => {
-            eprintln!("usage: admittance-bench inproc [--quick]");
+            eprintln!("usage: admittance-bench inproc [--quick | --only NAME]");
             return ExitCode::from(2);
         }
     }

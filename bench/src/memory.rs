@@ -6,11 +6,10 @@ use admittance::{Gcra, Limiter, Span, Tat};
 use governor::{Quota, RateLimiter};
 use std::num::NonZeroU32;
 
-/// Measures and prints.
-pub(crate) fn print(is_quick: bool) {
-    let scale = if is_quick { 10 } else { 1 };
+/// Measures and prints, for `keys` keys and for ten times as many.
+pub(crate) fn print(keys: usize) {
     println!("\nBytes resident per key, 24-byte keys");
-    for keys in [1_000_000 / scale, 10_000_000 / scale] {
+    for keys in [keys, keys * 10] {
         for contender in ["admittance", "governor", "throttlecrab"] {
             match measure(contender, keys) {
                 Some(bytes) => {
@@ -20,7 +19,7 @@ pub(crate) fn print(is_quick: bool) {
             }
         }
     }
-    let keys = 10_000_000 / scale;
+    let keys = keys * 10;
     let (few, many) = (measure("flood", keys / 10), measure("flood", keys));
     if let (Some(few), Some(many)) = (few, many) {
         let (few, many) = (few / 1e6, many / 1e6);

@@ -18,7 +18,7 @@ impl Reciprocal {
     ///
     /// With m = ⌊(2^64 − 1)/d⌋ the estimate ⌊n·m / 2^64⌋ is never above ⌊n/d⌋, and below it by
     /// less than n·(d + 1)/(d·2^64) + 1, so by two at most; the corrections make it exact.
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn floor(self, n: u64) -> u64 {
         let mut quotient = ((n as u128 * self.inverse as u128) >> 64) as u64;
         let mut rest = n - quotient * self.divisor;
@@ -33,7 +33,7 @@ impl Reciprocal {
     }
 
     /// ⌈n / divisor⌉, exactly.
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn ceil(self, n: u64) -> u64 {
         let quotient = self.floor(n);
         if quotient * self.divisor == n { quotient } else { quotient + 1 }

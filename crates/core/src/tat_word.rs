@@ -32,9 +32,7 @@ impl TatWord {
     /// but 4,999 per second has 4,999.
     #[must_use]
     pub fn new(tat: &Tat) -> Option<Self> {
-        let horizon = u128::from(Micros::HORIZON.epoch_us()) * u128::from(tat.denominator);
-        // The TAT leads `now` by at most one tolerance, and one step adds at most another.
-        if horizon + 2 * tat.tolerance >= 1 << 63 {
+        if Self::largest(tat) >= 1 << 63 {
             return None;
         }
         let unit = u64::try_from(tat.unit).ok()?;
@@ -49,8 +47,20 @@ impl TatWord {
         })
     }
 
+    /// How many bits the word can need, at most 63.
+    #[must_use]
+    pub fn bits(&self) -> u32 {
+        u128::BITS - Self::largest(&self.tat).leading_zeros()
+    }
+
+    /// The largest number that a step computes: the TAT leads `now` by at most one tolerance, and
+    /// one step adds at most another.
+    fn largest(tat: &Tat) -> u128 {
+        u128::from(Micros::HORIZON.epoch_us()) * u128::from(tat.denominator) + 2 * tat.tolerance
+    }
+
     /// Decides one request; returns the word to keep, which is the word given if it was denied.
-    #[inline]
+    #[inline(always)]
     pub fn step(&self, word: u64, now: Micros, cost: Cost) -> (u64, Decision) {
         let at = now.judged().epoch_us() * self.denominator;
         let tat = word.max(at);
@@ -99,7 +109,7 @@ impl TatWord {
         self.unpack(word).map_or(Micros::ZERO, |state| self.tat.idle_at(&state))
     }
 
-    #[inline]
+    #[inline(always)]
     fn decision(&self, outcome: Outcome, tat: u64, reach: u64) -> Decision {
         Decision {
             outcome,

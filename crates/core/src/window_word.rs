@@ -20,8 +20,15 @@ impl WindowWord {
     #[must_use]
     pub fn new(window: &Window) -> Option<Self> {
         let count_bits = u64::BITS - window.limit.leading_zeros();
-        let index_bits = u64::BITS - window.cadence.index(Micros::HORIZON).leading_zeros();
-        (count_bits + index_bits <= 63).then_some(Self { window: *window, count_bits })
+        let word = Self { window: *window, count_bits };
+        (word.bits() <= 63).then_some(word)
+    }
+
+    /// How many bits the word can need, at most 63.
+    #[must_use]
+    pub fn bits(&self) -> u32 {
+        let last = self.window.cadence.index(Micros::HORIZON);
+        self.count_bits + u64::BITS - last.leading_zeros()
     }
 
     /// Decides one request; returns the word to keep, which is the word given if it was denied.

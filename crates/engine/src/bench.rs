@@ -2,17 +2,17 @@
 //! sixteen bytes of it. No probing, no growth, no collisions told apart. It limits nothing useful;
 //! it is what the table's speed is measured against.
 
-use admittance_core::{Cost, Tat};
+use admittance_core::{Cost, Tat, TatWord};
 
 use crate::key::Secret;
-use crate::slots::{Cell, Judge, Memory, Native, Slot, Word};
+use crate::slots::{Cell, Memory, Native, Slot};
 use crate::{Clock, Key, SystemClock};
 
 /// A direct-mapped array of lines.
 #[expect(missing_debug_implementations, reason = "nothing to show")]
 pub struct Floor {
     groups: <Native as Memory>::Groups,
-    word: Word,
+    word: TatWord,
     clock: SystemClock,
     secret: Secret,
 }
@@ -21,7 +21,7 @@ impl Floor {
     /// An array of 2^bits lines.
     #[must_use]
     pub fn new(tat: Tat, bits: u32) -> Self {
-        let word = Word::of(&tat.into()).expect("the benchmark's rate has a word");
+        let word = TatWord::new(&tat).expect("the benchmark's rate has a word");
         let (clock, secret) = (SystemClock::new(), Secret::of_process());
         Self { groups: Native::groups(1 << bits), word, clock, secret }
     }

@@ -16,7 +16,7 @@ use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Outcome, Retry,
 use crate::key::{Fingerprint, Secret};
 use crate::locked::{Locked, lock};
 use crate::several::{Alone, Ask, Limit};
-use crate::slots::{self, Native, Word};
+use crate::slots::{self, Layout, Native, Word, with_judge};
 use crate::{Clock, Key, SystemClock};
 
 /// A limit over many keys.
@@ -135,7 +135,8 @@ impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
     pub fn build(self) -> Limiter<S, C> {
         let table = match self.word {
             Some(word) if Native::is_supported() => {
-                Table::Slots(word, slots::Table::new(self.max_keys, self.on_full))
+                let layout = Layout::for_bits(word.bits());
+                Table::Slots(word, slots::Table::new(layout, self.max_keys, self.on_full))
             }
             _ => Table::Locked(Locked::new(self.max_keys, self.on_full)),
         };
@@ -184,7 +185,9 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
         let now = self.clock.precise();
         match &self.table {
-            Table::Slots(word, table) => table.forecast(word, self.secret.hash(&key), now, cost),
+            Table::Slots(word, table) => {
+                with_judge!(word, |judge| table.forecast(judge, self.secret.hash(&key), now, cost))
+            }
             Table::Locked(table) => {
                 table.forecast(&self.strategy, self.secret.hash(&key), now, cost)
             }
@@ -224,10 +227,12 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
         match &self.table {
-            Table::Slots(word, table) => table.check(word, key, clock, cost),
+            Table::Slots(word, table) => {
+                with_judge!(word, |judge| table.check(judge, key, clock, cost))
+            }
             Table::Locked(table) => table.step(&self.strategy, key, clock.precise(), cost),
         }
     }
@@ -256,7 +261,9 @@ impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
 
     fn weigh(&self, key: Fingerprint, now: Micros, cost: Cost) -> Decision {
         match &self.table {
-            Table::Slots(word, table) => table.weigh(word, key, now, cost).decision,
+            Table::Slots(word, table) => {
+                with_judge!(word, |judge| table.weigh(judge, key, now, cost).decision)
+            }
             Table::Locked(table) => {
                 table.weigh_in(&mut lock(table.shard(key)), &self.strategy, key, now, cost)
             }
@@ -265,7 +272,7 @@ impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
 
     fn peek(&self, key: Fingerprint, now: Micros) -> Decision {
         match &self.table {
-            Table::Slots(word, table) => table.peek(word, key, now),
+            Table::Slots(word, table) => with_judge!(word, |judge| table.peek(judge, key, now)),
             Table::Locked(table) => table.peek(&self.strategy, key, now),
         }
     }

@@ -33,7 +33,7 @@ use admittance_core::{Cost, Decision, Micros, Several, Span, Strategy};
 use crate::key::Fingerprint;
 use crate::limiter::{Together, full};
 use crate::locked::{Locked, Shard, lock};
-use crate::slots::{Held, Memory, Native, Table, Weighed, Word};
+use crate::slots::{Held, Memory, Native, Table, Weighed, Word, with_judge};
 use crate::{Clock, Limiter};
 
 /// One limit among several: a limiter, a key, a cost. Made by [`Limiter::ask`].
@@ -181,7 +181,7 @@ impl<'a> Merged<'a> {
         for ask in &self.asks {
             match ask.limit {
                 Limit::Slots(word, table) => {
-                    let one = table.weigh(word, ask.key, now, ask.cost);
+                    let one = with_judge!(word, |judge| table.weigh(judge, ask.key, now, ask.cost));
                     decisions.push(one.decision);
                     weighed.push(Some(one));
                 }
@@ -228,7 +228,9 @@ impl<'a> Merged<'a> {
     /// Gives every key a slot; which one got none, if its table is full and must not forget.
     fn without_room(&self, now: Micros) -> Option<usize> {
         self.asks.iter().position(|ask| match ask.limit {
-            Limit::Slots(word, table) => !table.ensure(word, ask.key, now),
+            Limit::Slots(word, table) => {
+                !with_judge!(word, |judge| table.ensure(judge, ask.key, now))
+            }
             Limit::Locked(_) => false,
         })
     }

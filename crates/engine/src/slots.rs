@@ -8,11 +8,9 @@ mod table;
 mod word;
 
 pub(crate) use hold::{Held, Weighed};
-pub(crate) use memory::Memory;
 #[cfg(feature = "bench")]
 pub(crate) use memory::{Cell, Slot};
+pub(crate) use memory::{Layout, Memory};
 pub(crate) use native::Native;
 pub(crate) use table::Table;
-#[cfg(feature = "bench")]
-pub(crate) use word::Judge;
-pub(crate) use word::Word;
+pub(crate) use word::{Word, with_judge};

@@ -7,13 +7,13 @@
 
 use admittance_core::{Cost, Decision, Micros};
 
-use super::memory::{Cell, HELD, Memory, Slot};
+use super::memory::{Cell, HELD, Layout, Memory, Slot};
 use super::table::Table;
 use super::word::Judge;
 use crate::key::Fingerprint;
 use crate::limiter::judged_later;
 
-/// What a limit would do, and the word it was judged by.
+/// What a limit would do, and the value it was judged by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weighed {
     pub(crate) from: u64,
@@ -26,6 +26,7 @@ pub(crate) struct Weighed {
 pub(crate) struct Held<'a, M: Memory> {
     cell: &'a M::Cell,
     slot: Slot,
+    layout: Layout,
 }
 
 impl<M: Memory> Table<M> {
@@ -37,7 +38,7 @@ impl<M: Memory> Table<M> {
         now: Micros,
         cost: Cost,
     ) -> Weighed {
-        let (from, judged) = self.word(key, now);
+        let (from, judged) = self.value(key, now);
         let (to, decision) = judge.step(from, judged, cost);
         Weighed { from, to, decision: judged_later(decision, judged.since(now)) }
     }
@@ -47,17 +48,21 @@ impl<M: Memory> Table<M> {
         self.find(key).map_or(0, |(cell, _)| std::ptr::from_ref(cell).addr())
     }
 
-    /// Holds the key's slot if its word is still the one given.
-    pub(crate) fn hold(&self, key: Fingerprint, word: u64) -> Option<Held<'_, M>> {
+    /// Holds the key's slot if its value is still the one given.
+    pub(crate) fn hold(&self, key: Fingerprint, value: u64) -> Option<Held<'_, M>> {
         let (cell, slot) = self.find(key)?;
-        let held = Slot { word: word | HELD, ..slot };
-        (slot.word == word && cell.swap(slot, held)).then_some(Held { cell, slot })
+        if slot.is_held() || self.layout.value(slot.word) != value {
+            return None;
+        }
+        let held = Slot { word: slot.word | HELD, ..slot };
+        cell.swap(slot, held).then_some(Held { cell, slot, layout: self.layout })
     }
 }
 
 impl<M: Memory> Held<'_, M> {
     /// Charges, and lets others at the slot again.
-    pub(crate) fn write(self, word: u64) {
+    pub(crate) fn write(self, value: u64) {
+        let word = self.layout.with_value(self.slot.word, value);
         self.release(Slot { word, ..self.slot });
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::ops::Deref;
 
-/// One key and its state word, read and swapped as one value.
+/// One key and its state word, read as one value.
 ///
 /// Were they two atomics, a slot reused between the two reads would admit one key on another's
 /// state.
@@ -12,13 +12,11 @@ use std::ops::Deref;
 pub(crate) struct Slot {
     /// The key's fingerprint; zero in an empty slot.
     pub(crate) key: u64,
-    /// The strategy's word; its top bit is [`HELD`].
+    /// The strategy's word, and above it what [`Layout`] says.
     pub(crate) word: u64,
 }
 
 impl Slot {
-    pub(crate) const EMPTY: Self = Self { key: 0, word: 0 };
-
     pub(crate) const fn is_empty(self) -> bool {
         self.key == 0
     }
@@ -32,6 +30,63 @@ impl Slot {
 /// move or forget the slot.
 pub(crate) const HELD: u64 = 1 << 63;
 
+/// How a word is divided between the strategy and the table.
+///
+/// A charge changes the word alone, and swapping sixteen bytes costs three times as much as
+/// swapping eight (measured: it keeps the next check's line from being fetched meanwhile). Eight
+/// are enough if no later tenant of the slot can bring back a word that a slow check still
+/// remembers. Words of one key only grow, and a key that comes after an idle one starts above it.
+/// A key that comes after one removed alive may not; so each such removal counts up the slot's
+/// *tenure*, three bits above the strategy's. A check is fooled only if it sleeps between its read
+/// and its swap while exactly eight keys, or a multiple, are removed from its slot alive and the
+/// last one leaves the very same word.
+///
+/// A strategy that needs more than sixty bits is swapped whole, sixteen bytes each time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    value_mask: u64,
+}
+
+impl Layout {
+    /// The layout for a strategy whose words have this many bits.
+    pub(crate) const fn for_bits(bits: u32) -> Self {
+        let has_tenure = bits <= TENURE_SHIFT;
+        Self { value_mask: if has_tenure { (1 << TENURE_SHIFT) - 1 } else { HELD - 1 } }
+    }
+
+    /// Whether eight bytes are enough to swap.
+    #[inline]
+    pub(crate) const fn has_tenure(self) -> bool {
+        self.value_mask != HELD - 1
+    }
+
+    /// The strategy's part of a word.
+    #[inline]
+    pub(crate) const fn value(self, word: u64) -> u64 {
+        word & self.value_mask
+    }
+
+    /// A slot's word with another value, held by nobody.
+    #[inline]
+    pub(crate) const fn with_value(self, word: u64, value: u64) -> u64 {
+        (word & !self.value_mask & !HELD) | value
+    }
+
+    /// What is left of a slot whose key was idle.
+    pub(crate) const fn vacated(self, old: Slot) -> Slot {
+        Slot { key: 0, word: self.with_value(old.word, 0) }
+    }
+
+    /// What is left of a slot whose key was removed alive.
+    pub(crate) const fn vacated_alive(self, old: Slot) -> Slot {
+        let tenures = !self.value_mask & !HELD;
+        let next = (old.word & tenures).wrapping_add(1 << TENURE_SHIFT) & tenures;
+        Slot { key: 0, word: next }
+    }
+}
+
+const TENURE_SHIFT: u32 = 60;
+
 /// Sixteen bytes that are read and swapped whole.
 pub(crate) trait Cell: Send + Sync {
     /// Reads the slot.
@@ -42,6 +97,9 @@ pub(crate) trait Cell: Send + Sync {
 
     /// Puts `to` in place of `from`; says whether `from` was there.
     fn swap(&self, from: Slot, to: Slot) -> bool;
+
+    /// Puts the word `to` in place of the word `from`, whosever it is; says whether it was there.
+    fn swap_word(&self, from: u64, to: u64) -> bool;
 }
 
 /// A number that many threads read and few write.

@@ -1,8 +1,8 @@
 //! The machine's memory: 16-byte slots in zeroed pages.
 //!
-//! This is the only module with unsafe code. Its need is measured: a 16-byte slot swapped whole
-//! halves the memory of a slot with a lock or a second word, and the standard library has no
-//! 128-bit atomic.
+//! This is the only module with unsafe code. Its need is measured: a 16-byte slot that is read and
+//! swapped whole halves the memory of a slot with a lock, and the standard library has no 128-bit
+//! atomic.
 //!
 //! # Safety argument
 //! - `Native::is_supported` is asked before a table is built. On x86-64 it demands `cmpxchg16b`,
@@ -11,8 +11,9 @@
 //! - A cell is 16 bytes in a group aligned to 64, so every cell is aligned to 16 and no access
 //!   crosses a line. Cells are reached only through the instructions below: there is no plain
 //!   access and no reference to the inside. `key` reads an aligned half, which is atomic by
-//!   itself; what it finds is only ever used to choose which cell to load whole.
-//! - `swap` is a locked instruction, hence a full barrier. `load` is a plain load, which x86 does
+//!   itself; what it finds is only ever used to choose which cell to load whole. `swap_word` swaps
+//!   an aligned half.
+//! - `swap` and `swap_word` are locked instructions, hence full barriers. `load` is a plain load, which x86 does
 //!   not reorder with other loads; the asm blocks keep the compiler from moving memory accesses
 //!   across them (neither is marked `nomem` or `pure`).
 //! - Pages come zeroed from the allocator, and zero is an empty cell and a free lock.
@@ -122,20 +123,39 @@ impl Cell for NativeCell {
     #[inline(always)]
     fn swap(&self, from: Slot, to: Slot) -> bool {
         let swapped: u8;
-        // SAFETY: the address is valid and aligned to 16. `rbx` is reserved by the compiler, so it
-        // is saved in a register that the instruction does not use and put back.
+        // SAFETY: the address is valid and aligned to 16. The instruction wants `rbx`, which the
+        // compiler will not let us name, so it is saved and put back. All other registers are
+        // named: an operand left to the compiler could be given `rbx` itself.
         unsafe {
             std::arch::asm!(
-                "xchg {new_low}, rbx",
-                "lock cmpxchg16b xmmword ptr [{at}]",
-                "sete {swapped}",
-                "mov rbx, {new_low}",
-                new_low = inout(reg) to.key => _,
-                at = in(reg) self.0.get(),
-                swapped = out(reg_byte) swapped,
+                "xchg rsi, rbx",
+                "lock cmpxchg16b xmmword ptr [rdi]",
+                "sete r8b",
+                "mov rbx, rsi",
+                in("rdi") self.0.get(),
+                inout("rsi") to.key => _,
+                out("r8b") swapped,
                 inout("rax") from.key => _,
                 inout("rdx") from.word => _,
                 in("rcx") to.word,
+                options(nostack),
+            );
+        }
+        swapped != 0
+    }
+
+    #[inline(always)]
+    fn swap_word(&self, from: u64, to: u64) -> bool {
+        let swapped: u8;
+        // SAFETY: the address is valid and aligned to 16, so its second half is to 8.
+        unsafe {
+            std::arch::asm!(
+                "lock cmpxchg qword ptr [{at} + 8], {to}",
+                "sete {swapped}",
+                at = in(reg) self.0.get(),
+                to = in(reg) to,
+                swapped = lateout(reg_byte) swapped,
+                inout("rax") from => _,
                 options(nostack),
             );
         }
@@ -163,6 +183,11 @@ impl Cell for NativeCell {
         let joined = |slot: Slot| u128::from(slot.key) | u128::from(slot.word) << 64;
         let (from, to) = (joined(from), joined(to));
         self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    fn swap_word(&self, from: u64, to: u64) -> bool {
+        let slot = self.load();
+        slot.word == from && self.swap(slot, Slot { word: to, ..slot })
     }
 }
 

@@ -1,13 +1,14 @@
 //! A table of keys and state words that threads share without waiting for each other.
 //!
 //! A key lives in one of two groups of four slots, its home or its alternate, both derived from
-//! its fingerprint. A check that finds its key loads the slot, computes, and swaps the slot whole;
-//! if somebody was faster it starts over. Only the holder of a group's lock puts another key into
+//! its fingerprint. A check that finds its key loads the slot, computes, and swaps the word; if
+//! somebody was faster it starts over. Only the holder of a group's lock puts another key into
 //! a slot, and locks are a side array that hits never touch.
 //!
 //! # Guarantee
 //! - Racing threads admit exactly what some order of them would: every admission is one swap of
-//!   key and word together, from the value it was computed from.
+//!   the word, from the value it was computed from, while the slot is still that key's (see
+//!   [`Layout`]).
 //! - A key is never in two slots. Whoever does not find a key looks again under the locks of both
 //!   its groups before putting it anywhere.
 //! - At most `max_keys` keys are held, in memory that is bounded by it. There is no sweeper: a
@@ -21,9 +22,9 @@
 
 use std::sync::OnceLock;
 
-use admittance_core::{Cost, Decision, Forecast, Micros, Span};
+use admittance_core::{Cost, Decision, Forecast, Micros, Share, Span};
 
-use super::memory::{Cell, Count, Flag, Group, HELD, Memory, SLOTS, Slot};
+use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
 use super::word::Judge;
 use crate::Clock;
 use crate::key::Fingerprint;
@@ -31,6 +32,7 @@ use crate::limiter::{OnFull, Stats, full, judged_later};
 
 /// The table.
 pub(crate) struct Table<M: Memory> {
+    pub(super) layout: Layout,
     /// How many groups there are.
     pub(super) size: M::Count,
     /// The first 2^first_bits groups. They are reserved from the start, which costs no memory until
@@ -73,6 +75,13 @@ pub(super) struct Neighbourhood {
     pub(super) alternate: u64,
 }
 
+/// A key and its value on their way into a slot.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: Fingerprint,
+    value: u64,
+}
+
 /// Why an insertion did not decide.
 enum Again {
     /// The key is there after all.
@@ -82,10 +91,11 @@ enum Again {
 }
 
 impl<M: Memory<Flag: Default>> Table<M> {
-    pub(crate) fn new(max_keys: u64, on_full: OnFull) -> Self {
+    pub(crate) fn new(layout: Layout, max_keys: u64, on_full: OnFull) -> Self {
         let size_max = (max_keys * 5).div_ceil(4 * SLOTS as u64).next_power_of_two();
         let first_bits = size_max.ilog2().min(FIRST_BITS_MAX);
         let table = Self {
+            layout,
             size: M::Count::default(),
             first: Segment::new(1 << first_bits),
             first_bits,
@@ -107,10 +117,35 @@ impl<M: Memory<Flag: Default>> Table<M> {
 
 impl<M: Memory> Table<M> {
     /// Decides one request.
-    #[inline]
-    pub(crate) fn check<J: Judge>(
+    ///
+    /// Here is only what nearly every request needs: the key is in its home group, nobody is in
+    /// the way, and it is admitted. Fewer instructions per check let the processor fetch the lines
+    /// of several checks at once.
+    #[inline(always)]
+    pub(crate) fn check(
         &self,
-        judge: &J,
+        judge: &impl Judge,
+        key: Fingerprint,
+        clock: &impl Clock,
+        cost: Cost,
+    ) -> Decision {
+        let home = self.group(self.address(key.get(), self.size.load()));
+        if let Some((cell, slot)) = Self::find_in(home, key)
+            && !slot.is_held()
+        {
+            let (next, decision) = judge.step(self.layout.value(slot.word), clock.now(), cost);
+            if decision.is_admit() && self.charge(cell, slot, next) {
+                return decision;
+            }
+        }
+        self.check_anywhere(judge, key, clock, cost)
+    }
+
+    /// Decides one request, wherever the key is and whoever is in the way.
+    #[inline(never)]
+    fn check_anywhere(
+        &self,
+        judge: &impl Judge,
         key: Fingerprint,
         clock: &impl Clock,
         cost: Cost,
@@ -126,18 +161,30 @@ impl<M: Memory> Table<M> {
                 continue;
             };
             if !slot.is_held() {
-                let (mut word, mut decision) = judge.step(slot.word, now, cost);
+                let value = self.layout.value(slot.word);
+                let (mut next, mut decision) = judge.step(value, now, cost);
                 if !decision.is_admit() && !is_precise {
                     // The cheap clock may lag; what is due by the precise one is not denied.
                     (now, is_precise) = (clock.precise(), true);
-                    (word, decision) = judge.step(slot.word, now, cost);
+                    (next, decision) = judge.step(value, now, cost);
                 }
-                if !decision.is_admit() || cell.swap(slot, Slot { word, ..slot }) {
+                if !decision.is_admit() || self.charge(cell, slot, next) {
                     return decision;
                 }
             }
             M::pause(tries);
             tries += 1;
+        }
+    }
+
+    /// Writes the value after an admission, if the slot is still what it was computed from.
+    #[inline(always)]
+    fn charge(&self, cell: &M::Cell, slot: Slot, value: u64) -> bool {
+        let word = self.layout.with_value(slot.word, value);
+        if self.layout.has_tenure() {
+            cell.swap_word(slot.word, word)
+        } else {
+            cell.swap(slot, Slot { word, ..slot })
         }
     }
 
@@ -149,8 +196,8 @@ impl<M: Memory> Table<M> {
 
     /// What a request of cost 1 would get.
     pub(crate) fn peek(&self, judge: &impl Judge, key: Fingerprint, now: Micros) -> Decision {
-        let (word, judged) = self.word(key, now);
-        judged_later(judge.peek(word, judged), judged.since(now))
+        let (value, judged) = self.value(key, now);
+        judged_later(judge.peek(value, judged), judged.since(now))
     }
 
     /// What is spendable and when that changes.
@@ -161,8 +208,8 @@ impl<M: Memory> Table<M> {
         now: Micros,
         cost: Cost,
     ) -> Forecast {
-        let (word, judged) = self.word(key, now);
-        judge.forecast(word, judged, cost)
+        let (value, judged) = self.value(key, now);
+        judge.forecast(value, judged, cost)
     }
 
     /// Forgets a key; says whether there was anything to forget.
@@ -181,17 +228,17 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// The key's word, zero if it is absent, and the instant to judge it at.
-    pub(crate) fn word(&self, key: Fingerprint, now: Micros) -> (u64, Micros) {
+    /// The key's value, zero if it is absent, and the instant to judge it at.
+    pub(crate) fn value(&self, key: Fingerprint, now: Micros) -> (u64, Micros) {
         if let Some((_, slot)) = self.find(key) {
-            return (slot.word & !HELD, now);
+            return (self.layout.value(slot.word), now);
         }
         // It may have been on the move between its groups: look again where nothing moves.
         let near = self.lock_neighbourhood(key);
         let found = self.scan(near, key);
         self.unlock_neighbourhood(near);
         match found {
-            Some((_, slot)) => (slot.word & !HELD, now),
+            Some((_, slot)) => (self.layout.value(slot.word), now),
             None => (0, self.judged(now)),
         }
     }
@@ -260,12 +307,12 @@ impl<M: Memory> Table<M> {
         // The locks may have taken a while: an old instant would credit the new key with it.
         let asked = clock.now();
         let now = self.judged(asked);
-        let (word, decision) = judge.step(0, now, cost);
+        let (value, decision) = judge.step(0, now, cost);
         let decision = judged_later(decision, now.since(asked));
         if !decision.is_admit() {
             return Ok(decision);
         }
-        match self.put(judge, near, Slot { key: key.get(), word }, now)? {
+        match self.put(judge, near, Entry { key, value }, now)? {
             None => Ok(decision),
             Some(idle_at) => Ok(full(decision, idle_at.since(asked))),
         }
@@ -280,7 +327,7 @@ impl<M: Memory> Table<M> {
             let near = self.lock_neighbourhood(key);
             let put = match self.scan(near, key) {
                 Some(_) => Ok(None),
-                None => self.put(judge, near, Slot { key: key.get(), word: 0 }, now),
+                None => self.put(judge, near, Entry { key, value: 0 }, now),
             };
             self.unlock_neighbourhood(near);
             match put {
@@ -296,11 +343,11 @@ impl<M: Memory> Table<M> {
         &self,
         judge: &impl Judge,
         near: Neighbourhood,
-        slot: Slot,
+        entry: Entry,
         now: Micros,
     ) -> Result<Option<Micros>, Again> {
         loop {
-            if self.put_in_room(judge, near, slot, now) {
+            if self.put_in_room(judge, near, entry, now) {
                 return Ok(None);
             }
             if self.keys.load() < self.max_keys && self.size.load() < self.size_max {
@@ -310,7 +357,7 @@ impl<M: Memory> Table<M> {
                 self.refusals.add(1);
                 return Ok(Some(self.idle_at(judge, near, now)));
             }
-            if self.put_by_evicting(judge, near, slot, now) {
+            if self.put_by_evicting(judge, near, entry, now) {
                 return Ok(None);
             }
             // No neighbours at all. In vain only if others hold every lock; they will be done.
@@ -326,15 +373,14 @@ impl<M: Memory> Table<M> {
         &self,
         judge: &impl Judge,
         near: Neighbourhood,
-        slot: Slot,
+        entry: Entry,
         now: Micros,
     ) -> bool {
         for moves in [0, MOVES_MAX] {
             for index in near.groups() {
                 let Some(cell) = self.make_room(judge, index, now, moves) else { continue };
                 if self.keys.increment_up_to(self.max_keys) {
-                    let is_put = cell.swap(Slot::EMPTY, slot);
-                    debug_assert!(is_put, "an empty slot changes only under the lock we hold");
+                    self.fill(cell, entry);
                     return true;
                 }
             }
@@ -380,11 +426,12 @@ impl<M: Memory> Table<M> {
     /// the slot is not free.
     pub(super) fn drop_idle(&self, judge: &impl Judge, cell: &M::Cell, now: Micros) -> bool {
         let old = cell.load();
-        if old.is_empty() || old.is_held() || !judge.is_idle(old.word, now) {
+        let value = self.layout.value(old.word);
+        if old.is_empty() || old.is_held() || !judge.is_idle(value, now) {
             return false;
         }
         self.forgotten_at.raise_to(now.epoch_us());
-        let is_dropped = cell.swap(old, Slot::EMPTY);
+        let is_dropped = cell.swap(old, self.layout.vacated(old));
         if is_dropped {
             self.keys.subtract(1);
         }
@@ -395,12 +442,23 @@ impl<M: Memory> Table<M> {
     /// round, a check could still charge the old slot after it was copied, and be lost. Between
     /// the two the key is absent, so whoever looks for it waits at the locks the caller holds.
     pub(super) fn relocate(&self, cell: &M::Cell, old: Slot, free: &M::Cell) -> bool {
-        if !cell.swap(old, Slot::EMPTY) {
+        if !cell.swap(old, self.layout.vacated_alive(old)) {
             return false;
         }
-        let is_put = free.swap(Slot::EMPTY, old);
-        debug_assert!(is_put, "an empty slot changes only under the lock the caller holds");
+        let (key, value) = (Fingerprint::new(old.key), self.layout.value(old.word));
+        self.fill(free, Entry { key, value });
         true
+    }
+
+    /// Puts a key into an empty slot of a group that the caller has locked.
+    fn fill(&self, cell: &M::Cell, entry: Entry) {
+        let empty = cell.load();
+        let is_put = cell.swap(empty, self.occupied(empty, entry));
+        debug_assert!(empty.is_empty() && is_put, "an empty slot changes under its lock only");
+    }
+
+    fn occupied(&self, vacant: Slot, entry: Entry) -> Slot {
+        Slot { key: entry.key.get(), word: self.layout.with_value(vacant.word, entry.value) }
     }
 
     /// Takes the slot of the neighbour with the least of its limit in use.
@@ -408,18 +466,18 @@ impl<M: Memory> Table<M> {
         &self,
         judge: &impl Judge,
         near: Neighbourhood,
-        slot: Slot,
+        entry: Entry,
         now: Micros,
     ) -> bool {
         loop {
             let cells = near.groups().flat_map(|index| &self.group(index).0);
             let live = cells.map(|cell| (cell, cell.load()));
             let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
-            let Some((cell, old)) = live.min_by_key(|(_, old)| judge.used(old.word, now)) else {
+            let Some((cell, old)) = live.min_by_key(|(_, old)| self.used(judge, *old, now)) else {
                 return false;
             };
             // A check may have charged the victim meanwhile: choose again.
-            if cell.swap(old, slot) {
+            if cell.swap(old, self.occupied(self.layout.vacated_alive(old), entry)) {
                 self.evictions.add(1);
                 return true;
             }
@@ -437,8 +495,9 @@ impl<M: Memory> Table<M> {
             }
             let live = self.group(index).0.iter().map(|cell| (cell, cell.load()));
             let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
-            let victim = live.min_by_key(|(_, old)| judge.used(old.word, now));
-            let is_gone = victim.is_some_and(|(cell, old)| cell.swap(old, Slot::EMPTY));
+            let victim = live.min_by_key(|(_, old)| self.used(judge, *old, now));
+            let is_gone =
+                victim.is_some_and(|(cell, old)| cell.swap(old, self.layout.vacated_alive(old)));
             self.lock_of(index).give();
             if is_gone {
                 self.keys.subtract(1);
@@ -458,7 +517,7 @@ impl<M: Memory> Table<M> {
     fn empty_out(&self, near: Neighbourhood, key: Fingerprint) -> bool {
         let mut tries = 0;
         while let Some((cell, slot)) = self.scan(near, key) {
-            if !slot.is_held() && cell.swap(slot, Slot::EMPTY) {
+            if !slot.is_held() && cell.swap(slot, self.layout.vacated_alive(slot)) {
                 self.keys.subtract(1);
                 return true;
             }
@@ -468,11 +527,15 @@ impl<M: Memory> Table<M> {
         false
     }
 
+    fn used(&self, judge: &impl Judge, slot: Slot, now: Micros) -> Share {
+        judge.used(self.layout.value(slot.word), now)
+    }
+
     /// When the first key of a neighbourhood becomes idle.
     fn idle_at(&self, judge: &impl Judge, near: Neighbourhood, now: Micros) -> Micros {
         let cells = near.groups().flat_map(|index| &self.group(index).0);
         let live = cells.map(Cell::load).filter(|slot| !slot.is_empty());
-        let idle_at = live.map(|slot| judge.idle_at(slot.word & !HELD)).min();
+        let idle_at = live.map(|slot| judge.idle_at(self.layout.value(slot.word))).min();
         idle_at.unwrap_or(now + Span::TICK)
     }
 
@@ -490,7 +553,7 @@ impl<M: Memory> Table<M> {
 
     /// The address of a hash among `size` groups: its low bits, one bit fewer where the group that
     /// the longer address names does not exist yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn address(&self, hash: u64, size: u64) -> u64 {
         let half = 1 << (u64::BITS - 1 - size.leading_zeros());
         let wide = hash & (2 * half - 1);
@@ -505,7 +568,7 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn group(&self, index: u64) -> &Group<M::Cell> {
         let (segment, offset) = self.locate(index);
         &segment.groups[offset]
@@ -516,12 +579,13 @@ impl<M: Memory> Table<M> {
         &segment.locks[offset]
     }
 
-    #[inline]
+    #[inline(always)]
     fn locate(&self, index: u64) -> (&Segment<M>, usize) {
         #[expect(clippy::cast_possible_truncation, reason = "a group's index fits the memory")]
         if index >> self.first_bits == 0 { (&self.first, index as usize) } else { self.far(index) }
     }
 
+    #[cold]
     fn far(&self, index: u64) -> (&Segment<M>, usize) {
         let bits = index.ilog2();
         let segment = self.more[(bits - self.first_bits) as usize].get();

@@ -38,49 +38,58 @@ impl Word {
     }
 }
 
-impl Judge for Word {
-    #[inline(always)]
-    fn step(&self, word: u64, now: Micros, cost: Cost) -> (u64, Decision) {
+impl Word {
+    /// How many bits the words can need.
+    pub(crate) fn bits(&self) -> u32 {
         match self {
-            Self::Tat(tat) => tat.step(word, now, cost),
-            Self::Window(window) => window.step(word, now, cost),
-        }
-    }
-
-    fn is_idle(&self, word: u64, now: Micros) -> bool {
-        match self {
-            Self::Tat(tat) => tat.is_idle(word, now),
-            Self::Window(window) => window.is_idle(word, now),
-        }
-    }
-
-    fn used(&self, word: u64, now: Micros) -> Share {
-        match self {
-            Self::Tat(tat) => tat.used(word, now),
-            Self::Window(window) => window.used(word, now),
-        }
-    }
-
-    fn idle_at(&self, word: u64) -> Micros {
-        match self {
-            Self::Tat(tat) => tat.idle_at(word),
-            Self::Window(window) => window.idle_at(word),
-        }
-    }
-
-    fn peek(&self, word: u64, now: Micros) -> Decision {
-        match self {
-            Self::Tat(tat) => tat.strategy().peek(tat.unpack(word).as_ref(), now),
-            Self::Window(window) => window.strategy().peek(window.unpack(word).as_ref(), now),
-        }
-    }
-
-    fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast {
-        match self {
-            Self::Tat(tat) => tat.strategy().forecast(tat.unpack(word).as_ref(), now, cost),
-            Self::Window(window) => {
-                window.strategy().forecast(window.unpack(word).as_ref(), now, cost)
-            }
+            Self::Tat(tat) => tat.bits(),
+            Self::Window(window) => window.bits(),
         }
     }
 }
+
+macro_rules! judge {
+    ($word:ident, #[$inline:meta]) => {
+        impl Judge for $word {
+            #[$inline]
+            fn step(&self, word: u64, now: Micros, cost: Cost) -> (u64, Decision) {
+                $word::step(self, word, now, cost)
+            }
+
+            fn is_idle(&self, word: u64, now: Micros) -> bool {
+                $word::is_idle(self, word, now)
+            }
+
+            fn used(&self, word: u64, now: Micros) -> Share {
+                $word::used(self, word, now)
+            }
+
+            fn idle_at(&self, word: u64) -> Micros {
+                $word::idle_at(self, word)
+            }
+
+            fn peek(&self, word: u64, now: Micros) -> Decision {
+                self.strategy().peek(self.unpack(word).as_ref(), now)
+            }
+
+            fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast {
+                self.strategy().forecast(self.unpack(word).as_ref(), now, cost)
+            }
+        }
+    };
+}
+
+judge!(TatWord, #[inline(always)]);
+judge!(WindowWord, #[inline]);
+
+/// Calls with whichever strategy it is, so that each gets code of its own.
+macro_rules! with_judge {
+    ($word:expr, |$judge:ident| $call:expr) => {
+        match $word {
+            $crate::slots::Word::Tat($judge) => $call,
+            $crate::slots::Word::Window($judge) => $call,
+        }
+    };
+}
+
+pub(crate) use with_judge;
