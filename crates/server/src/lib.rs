@@ -1,1 +1,6 @@
-//! The service.
+//! The admission service.
+#![forbid(unsafe_code)]
+
+mod config;
+
+pub use config::{Config, FailMode, Place, PolicyConfig, Problem, Report, Rule};
