@@ -46,6 +46,7 @@ use admittance::{Builtin, OnFull};
 use self::node::{Entry, Value};
 use self::policy::quoted_key;
 use self::problem::nearest;
+pub(crate) use self::problem::quoted;
 pub use self::problem::{Place, Problem, Report};
 pub use self::rule::Rule;
 

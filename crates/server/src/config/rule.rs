@@ -172,3 +172,14 @@ impl fmt::Display for Milliseconds {
         }
     }
 }
+
+/// In a few words, for people.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.strategy())?;
+        for (index, (key, value)) in self.parameters().iter().enumerate() {
+            write!(f, "{} {key} {value}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
