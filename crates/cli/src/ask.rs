@@ -108,7 +108,9 @@ where
         })?;
         match ask(RateLimiterClient::new(channel)).await {
             Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => Err(Failure(format!("{:?}: {}", status.code(), status.message()))),
+            Err(status) => {
+                Err(Failure(format!("{}: {}", code(&status), printable(status.message()))))
+            }
         }
     })
 }
@@ -125,6 +127,18 @@ fn innermost(error: &dyn Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+/// The code as the protocol spells it: `NotFound` is `NOT_FOUND`.
+fn code(status: &Status) -> String {
+    let mut name = String::new();
+    for c in format!("{:?}", status.code()).chars() {
+        if c.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(c.to_ascii_uppercase());
+    }
+    name
 }
 
 /// Arguments have been checked to fit.

@@ -157,6 +157,8 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(file: &str, text: &str, fail: FailMode) -> Result<Self, Report> {
+        // Some editors begin a file with a mark that means nothing.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader { problems: Vec::new(), warnings: Vec::new() };
         let config = reader.file(text, fail);
         match config {
@@ -179,7 +181,12 @@ impl fmt::Display for Config {
             _ => writeln!(f, "limiters:")?,
         }
         for policy in &self.policies {
-            writeln!(f, "  {}:  # at most {} at once", yaml_text(&policy.name), policy.shown())?;
+            writeln!(
+                f,
+                "  {}: # limit shown: {}",
+                yaml_text(&policy.name),
+                policy.strategy.limit()
+            )?;
             writeln!(f, "    strategy: {}", policy.rule.strategy())?;
             for (key, value) in policy.rule.parameters() {
                 writeln!(f, "    {key}: {value}")?;
@@ -195,13 +202,6 @@ impl fmt::Display for Config {
             writeln!(f, "    fail: {}", policy.fail.unwrap_or(self.fail).name())?;
         }
         Ok(())
-    }
-}
-
-impl PolicyConfig {
-    /// The `limit` that decisions of this policy show.
-    fn shown(&self) -> u64 {
-        self.strategy.limit()
     }
 }
 

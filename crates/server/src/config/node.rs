@@ -29,6 +29,8 @@ pub(crate) enum Value {
     Map(Vec<Entry>),
     /// Values in a row. No key takes one, but the error should say where it stood.
     List,
+    /// Something that was refused where it stood, and needs no second complaint.
+    Refused,
 }
 
 /// One key of a map and its value.
@@ -54,6 +56,7 @@ impl Node {
             Value::Scalar { .. } => "a single value",
             Value::Map(_) => "a map",
             Value::List => "a list",
+            Value::Refused => "an alias",
         }
     }
 }
@@ -112,7 +115,7 @@ impl Tree<'_> {
         match &event {
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
                 self.report(place, "aliases are not accepted; write the value out".into());
-                return false;
+                self.put(Node { value: Value::Refused, place });
             }
             other if other.anchor_id().is_some() => {
                 self.report(place, "anchors are not accepted; remove the `&name`".into());
@@ -202,7 +205,7 @@ impl Key {
         let place = node.place;
         match node.value {
             Value::Scalar { text, .. } => Self { text: Some(text), place },
-            Value::Map(_) | Value::List => Self { text: None, place },
+            Value::Map(_) | Value::List | Value::Refused => Self { text: None, place },
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn read(
     warnings: &mut Vec<Problem>,
 ) -> Option<PolicyConfig> {
     let found_before = problems.len();
-    let mut reader = Reader { name, path, problems, warnings };
+    let mut reader = Reader { name, path, problems, warnings, misspelt: Vec::new() };
     let raw = reader.raw()?;
     let kind = reader.kind(&raw)?;
     reader.refuse_what_does_not_apply(kind, &raw);
@@ -49,6 +49,8 @@ struct Reader<'n, 'p> {
     path: &'p str,
     problems: &'p mut Vec<Problem>,
     warnings: &'p mut Vec<Problem>,
+    /// Keys that unknown ones probably mean, which are then not missing as well.
+    misspelt: Vec<&'static str>,
 }
 
 /// What was typed, each value read by itself.
@@ -219,6 +221,9 @@ impl<'n> Reader<'n, '_> {
         example: &str,
         read: impl FnOnce(&str) -> Result<T, String>,
     ) -> Slot<T> {
+        if matches!(entry.value.value, Value::Refused) {
+            return Slot::Bad;
+        }
         let example = format!("{}: {example}", entry.key);
         match scalar::text(&entry.value, &example).and_then(read) {
             Ok(value) => Slot::Given(value),
@@ -316,14 +321,18 @@ impl<'n> Reader<'n, '_> {
         match given.next() {
             Some(slot) => slot.value().copied(),
             None => {
-                self.need::<Span>("period", kind.name(), &Slot::Absent);
+                let lengths = ["period", "periodMs", "windowMs"];
+                let given = self.misspelt.iter().any(|key| lengths.contains(key));
+                if !given {
+                    self.need::<Span>("period", kind.name(), &Slot::Absent);
+                }
                 None
             }
         }
     }
 
     fn need<'s, T>(&mut self, key: &str, what: &str, slot: &'s Slot<T>) -> Option<&'s T> {
-        if slot.is_absent() {
+        if slot.is_absent() && !self.misspelt.contains(&key) {
             let example = EXAMPLES.iter().find(|(known, _)| *known == key);
             let example = example.map_or("", |(_, example)| example);
             let message = format!("missing; {what} needs it, e.g. {key}: {example}");
@@ -360,9 +369,12 @@ impl<'n> Reader<'n, '_> {
     }
 
     fn unknown(&mut self, entry: &Entry) {
-        let known: Vec<&str> = EXAMPLES.iter().map(|(key, _)| *key).collect();
+        let known: Vec<&'static str> = EXAMPLES.iter().map(|(key, _)| *key).collect();
         let message = match nearest(&entry.key, &known) {
-            Some(meant) => format!("unknown key; did you mean `{meant}`?"),
+            Some(meant) => {
+                self.misspelt.push(meant);
+                format!("unknown key; did you mean `{meant}`?")
+            }
             None => format!("unknown key; a policy has {}", known.join(", ")),
         };
         self.report(entry.place, &quoted_key(&entry.key), message);

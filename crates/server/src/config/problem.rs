@@ -73,7 +73,8 @@ impl Report {
         };
         // A long line is shown from a little before the place, so that the caret stays in view.
         let before = place.column.saturating_sub(1);
-        let skipped = if before > LINE_SHOWN_MAX / 2 { before - LINE_SHOWN_MAX / 4 } else { 0 };
+        let is_long = line.chars().count() > LINE_SHOWN_MAX;
+        let skipped = if is_long { before.saturating_sub(LINE_SHOWN_MAX / 4) } else { 0 };
         let shown: String = line.chars().skip(skipped).take(LINE_SHOWN_MAX).collect();
         let blanks = shown.chars().take(before - skipped);
         let blanks: String = blanks.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
