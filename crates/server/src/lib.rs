@@ -31,4 +31,6 @@ pub use config::{Config, FailMode, Place, PolicyConfig, Problem, Report, Rule};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
 };
-pub use service::{BATCH_MAX, KEY_MAX, Known, Operation, Policy, Refusal, Service, cost};
+pub use service::{
+    BATCH_MAX, KEY_MAX, Known, Operation, Policy, Refusal, Service, SharedClock, cost,
+};

@@ -35,6 +35,9 @@ use admittance::{Builtin, Clock, Cost, Decision, EXACT_MAX, Forecast, Limiter};
 
 use crate::config::{Config, FailMode, PolicyConfig, quoted};
 
+/// A clock that every policy reads; tests put a manual one here.
+pub type SharedClock = Arc<dyn Clock + Send + Sync>;
+
 /// The most bytes a key may have.
 pub const KEY_MAX: usize = 4_096;
 
@@ -53,7 +56,7 @@ pub struct Policy {
     config: PolicyConfig,
     /// What to answer when the store cannot. The in-process store always can.
     fail: FailMode,
-    limiter: Limiter<Builtin, Arc<dyn Clock>>,
+    limiter: Limiter<Builtin, SharedClock>,
 }
 
 /// What can be asked of a policy.
@@ -124,7 +127,7 @@ pub struct Known {
 impl Service {
     /// A service for these policies on the in-process store.
     #[must_use]
-    pub fn new(config: &Config, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(config: &Config, clock: SharedClock) -> Self {
         let policies = config.policies.iter().map(|policy| {
             let limiter = Limiter::builder(policy.strategy)
                 .max_keys(policy.max_keys)
