@@ -163,3 +163,146 @@ impl Summary<'_> {
 }
 
 const MOST_DENIED_MAX: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use admittance::{
+        Builtin, Cost, Forecast, Gcra, Micros, Outcome, Retry, Share, SlidingLog, SlidingWindow,
+        Span, Step, Tat, Window,
+    };
+
+    use super::*;
+
+    /// What a mutant does wrong with each step.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Wrong {
+        Nothing,
+        /// A step back in time forgets the key.
+        ForgetsOnStepBack,
+        /// A denial is charged.
+        ChargesDenials,
+        /// The wait is a millisecond short.
+        WaitsTooShort,
+    }
+
+    /// A strategy with one mistake built in.
+    struct Mutant {
+        inner: Builtin,
+        wrong: Wrong,
+    }
+
+    impl Strategy for Mutant {
+        /// The state, and the latest instant asked at.
+        type State = (Option<<Builtin as Strategy>::State>, Micros);
+
+        fn step(&self, state: Option<Self::State>, now: Micros, cost: Cost) -> Step<Self::State> {
+            let (before, latest) = state.unwrap_or((None, now));
+            let forgets = self.wrong == Wrong::ForgetsOnStepBack && now < latest;
+            let before = before.filter(|_| !forgets);
+            let mut step = self.inner.step(before.clone(), now, cost);
+            if let Outcome::Deny(Retry::After(wait)) = step.decision.outcome {
+                match self.wrong {
+                    Wrong::ChargesDenials => {
+                        let later = now + wait;
+                        step.state = self.inner.step(before, later, cost).state;
+                    }
+                    Wrong::WaitsTooShort => {
+                        let short = Span::from_us(wait.us().saturating_sub(1_000));
+                        step.decision.outcome = Outcome::Deny(Retry::After(short));
+                    }
+                    Wrong::Nothing | Wrong::ForgetsOnStepBack => {}
+                }
+            }
+            Step { state: Some((step.state, latest.max(now))), decision: step.decision }
+        }
+
+        fn peek(&self, _: Option<&Self::State>, now: Micros) -> Decision {
+            self.inner.peek(None, now)
+        }
+
+        fn forecast(&self, _: Option<&Self::State>, now: Micros, cost: Cost) -> Forecast {
+            self.inner.forecast(None, now, cost)
+        }
+
+        fn idle_at(&self, _: &Self::State) -> Micros {
+            Micros::HORIZON
+        }
+
+        fn used(&self, _: &Self::State, _: Micros) -> Share {
+            Share::NONE
+        }
+    }
+
+    fn strategies() -> [Builtin; 4] {
+        let second = Span::from_secs(1);
+        let gcra = Tat::gcra(Gcra { limit: 7, period: second, burst: 7 }).expect("valid");
+        [
+            gcra.into(),
+            Window::fixed(7, second).expect("valid").into(),
+            SlidingWindow::new(7, second, 10).expect("valid").into(),
+            SlidingLog::new(7, second).expect("valid").into(),
+        ]
+    }
+
+    fn request(at_ms: u64) -> Request {
+        let at = Micros::from_epoch_ms(at_ms).expect("in range");
+        Request { at, key: "k".into(), cost: Cost::ONE }
+    }
+
+    /// However the times of a trace jump within one second, at most two limits pass.
+    fn a_step_back_opens_nothing(wrong: Wrong) -> bool {
+        strategies().into_iter().all(|inner| {
+            let mutant = Mutant { inner, wrong };
+            let mut replay = Replay::new(&mutant);
+            let mut rng = fastrand::Rng::with_seed(5);
+            for _ in 0..500 {
+                let _ = replay.step(request(10_000 + rng.u64(..1_000)));
+            }
+            replay.allowed <= 14
+        })
+    }
+
+    /// After a denial, waiting as long as it says admits, and a millisecond less does not.
+    fn the_wait_is_the_truth(wrong: Wrong) -> bool {
+        strategies().into_iter().all(|inner| {
+            let mutant = Mutant { inner, wrong };
+            let mut replay = Replay::new(&mutant);
+            let mut denied = replay.step(request(10_000));
+            while denied.is_admit() {
+                denied = replay.step(request(10_000));
+            }
+            let wait = denied.retry_after_ms();
+            let early = wait > 1 && replay.step(request(10_000 + wait - 1)).is_admit();
+            !early && replay.step(request(10_000 + wait)).is_admit()
+        })
+    }
+
+    #[test]
+    fn times_that_go_back_open_nothing() {
+        assert!(a_step_back_opens_nothing(Wrong::Nothing));
+        assert!(!a_step_back_opens_nothing(Wrong::ForgetsOnStepBack));
+    }
+
+    #[test]
+    fn waiting_as_told_admits_and_less_does_not() {
+        assert!(the_wait_is_the_truth(Wrong::Nothing));
+        assert!(!the_wait_is_the_truth(Wrong::ChargesDenials));
+        assert!(!the_wait_is_the_truth(Wrong::WaitsTooShort));
+    }
+
+    #[test]
+    fn the_most_denied_come_first_and_equals_by_name() {
+        let limit = Window::fixed(1, Span::from_secs(1)).expect("valid").into();
+        let mut replay = Replay::<Builtin>::new(&limit);
+        for n in 0..12_u8 {
+            for _ in 0..=(1 + n / 4) {
+                let _ = replay.step(Request { key: format!("k{n:02}"), ..request(0) });
+            }
+        }
+        let summary = replay.summary();
+        assert_eq!((summary.allowed, summary.denied), (12, 4 + 8 + 12));
+        let keys: Vec<&str> = summary.most_denied.iter().map(|(_, key)| *key).collect();
+        let expected = ["k08", "k09", "k10", "k11", "k04", "k05", "k06", "k07", "k00", "k01"];
+        assert_eq!(keys, expected);
+    }
+}

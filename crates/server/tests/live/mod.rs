@@ -1,4 +1,5 @@
 //! A live service on a free port, with a clock that the test holds.
+#![allow(dead_code, reason = "each test that includes this uses its own part of it")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
