@@ -29,7 +29,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use admittance::{Builtin, Clock, Cost, Decision, EXACT_MAX, Forecast, Limiter};
 
@@ -51,12 +51,14 @@ pub struct Service {
 }
 
 /// One policy, ready to decide.
-#[derive(Debug)]
 pub struct Policy {
     config: PolicyConfig,
     /// What to answer when the store cannot. The in-process store always can.
     fail: FailMode,
-    limiter: Limiter<Builtin, SharedClock>,
+    clock: SharedClock,
+    /// Made when first asked: a limiter reserves room for its keys, and a file may have thousands
+    /// of policies that this process never sees a request for.
+    limiter: OnceLock<Limiter<Builtin, SharedClock>>,
 }
 
 /// What can be asked of a policy.
@@ -129,13 +131,9 @@ impl Service {
     #[must_use]
     pub fn new(config: &Config, clock: SharedClock) -> Self {
         let policies = config.policies.iter().map(|policy| {
-            let limiter = Limiter::builder(policy.strategy)
-                .max_keys(policy.max_keys)
-                .on_full(policy.on_full)
-                .clock(Arc::clone(&clock))
-                .build();
             let fail = policy.fail.unwrap_or(config.fail);
-            (policy.name.clone(), Policy { config: policy.clone(), fail, limiter })
+            let (config, clock) = (policy.clone(), Arc::clone(&clock));
+            (policy.name.clone(), Policy { config, fail, clock, limiter: OnceLock::new() })
         });
         Self { policies: policies.collect() }
     }
@@ -162,7 +160,7 @@ impl Service {
     /// An unknown policy, a key that is too long.
     pub fn check(&self, policy: &str, key: &str, cost: Cost) -> Result<Decision, Refusal> {
         let policy = self.policy(policy)?;
-        Ok(policy.limiter.check_cost(bounded(key)?, cost))
+        Ok(policy.limiter().check_cost(bounded(key)?, cost))
     }
 
     /// Decides a request for each key, all at one instant.
@@ -183,7 +181,7 @@ impl Service {
             bounded(key)?;
         }
         let mut decisions = Vec::with_capacity(keys.len());
-        policy.limiter.check_many(keys, cost, &mut decisions);
+        policy.limiter().check_many(keys, cost, &mut decisions);
         Ok(decisions)
     }
 
@@ -193,7 +191,7 @@ impl Service {
     /// An unknown policy, a key that is too long.
     pub fn peek(&self, policy: &str, key: &str) -> Result<Decision, Refusal> {
         let policy = self.policy(policy)?;
-        Ok(policy.limiter.peek(bounded(key)?))
+        Ok(policy.limiter().peek(bounded(key)?))
     }
 
     /// Says how many requests of `cost` would pass and when that changes. Charges nothing.
@@ -202,7 +200,7 @@ impl Service {
     /// An unknown policy, a key that is too long.
     pub fn forecast(&self, policy: &str, key: &str, cost: Cost) -> Result<Forecast, Refusal> {
         let policy = self.policy(policy)?;
-        Ok(policy.limiter.forecast(bounded(key)?, cost))
+        Ok(policy.limiter().forecast(bounded(key)?, cost))
     }
 
     /// Refuses an operation that no policy of this version supports.
@@ -244,6 +242,16 @@ impl Policy {
     pub const fn fail(&self) -> FailMode {
         self.fail
     }
+
+    fn limiter(&self) -> &Limiter<Builtin, SharedClock> {
+        self.limiter.get_or_init(|| {
+            Limiter::builder(self.config.strategy)
+                .max_keys(self.config.max_keys)
+                .on_full(self.config.on_full)
+                .clock(Arc::clone(&self.clock))
+                .build()
+        })
+    }
 }
 
 /// A cost as the wire says it: 0 means 1.
@@ -258,6 +266,13 @@ pub fn cost(given: i64) -> Result<Cost, Refusal> {
 
 fn bounded(key: &str) -> Result<&str, Refusal> {
     if key.len() <= KEY_MAX { Ok(key) } else { Err(Refusal::KeyTooLong { length: key.len() }) }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut policy = f.debug_struct("Policy");
+        policy.field("config", &self.config).field("fail", &self.fail).finish_non_exhaustive()
+    }
 }
 
 impl fmt::Display for Operation {
