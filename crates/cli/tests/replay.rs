@@ -70,83 +70,84 @@ const TRACE: &str = r#"{"at":0,"key":"a"}
 {"at":600,"key":"b","cost":3}
 "#;
 
-const NEVER: &str = "9007199254740991";
+/// What each policy decides on the trace; 9007199254740991 is never.
+const DECISIONS: &[(&str, [&str; 6])] = &[
+    (
+        "gcra",
+        [
+            "true 2 1 500 0",
+            "true 2 0 1000 0",
+            "false 2 0 1000 300",
+            "true 2 0 1500 0",
+            "false 2 0 1500 700",
+            "false 2 2 600 9007199254740991",
+        ],
+    ),
+    (
+        "window",
+        [
+            "true 2 1 1000 0",
+            "true 2 0 1000 0",
+            "false 2 0 1000 800",
+            "false 2 0 1000 400",
+            "false 2 0 1000 700",
+            "false 2 2 1000 9007199254740991",
+        ],
+    ),
+    (
+        "bucket",
+        [
+            "true 2 1 10000 0",
+            "true 2 0 20000 0",
+            "false 2 0 20000 9800",
+            "false 2 0 20000 9400",
+            "false 2 0 20000 9700",
+            "false 2 2 600 9007199254740991",
+        ],
+    ),
+    (
+        "log",
+        [
+            "true 2 1 1000 0",
+            "true 2 0 1000 0",
+            "false 2 0 1000 800",
+            "false 2 0 1000 400",
+            "false 2 0 1000 700",
+            "false 2 2 1600 9007199254740991",
+        ],
+    ),
+    (
+        "sliding",
+        [
+            "true 2 1 2000 0",
+            "true 2 0 2000 0",
+            "false 2 0 2000 1300",
+            "false 2 0 2000 900",
+            "false 2 0 2000 1200",
+            "false 2 2 2000 9007199254740991",
+        ],
+    ),
+    (
+        "month",
+        [
+            "true 2 1 2678400000 0",
+            "true 2 0 2678400000 0",
+            "false 2 0 2678400000 2678399800",
+            "false 2 0 2678400000 2678399400",
+            "false 2 0 2678400000 2678399700",
+            "false 2 2 2678400000 9007199254740991",
+        ],
+    ),
+];
 
 #[test]
 fn every_strategy_decides_a_trace_exactly() {
     let place = Place::new("strategies");
     place.file("p.yaml", POLICIES);
     place.file("t.jsonl", TRACE);
-    for (policy, decisions) in [
-        (
-            "gcra",
-            [
-                "true 2 1 500 0",
-                "true 2 0 1000 0",
-                "false 2 0 1000 300",
-                "true 2 0 1500 0",
-                "false 2 0 1500 700",
-                &format!("false 2 2 600 {NEVER}"),
-            ],
-        ),
-        (
-            "window",
-            [
-                "true 2 1 1000 0",
-                "true 2 0 1000 0",
-                "false 2 0 1000 800",
-                "false 2 0 1000 400",
-                "false 2 0 1000 700",
-                &format!("false 2 2 1000 {NEVER}"),
-            ],
-        ),
-        (
-            "bucket",
-            [
-                "true 2 1 10000 0",
-                "true 2 0 20000 0",
-                "false 2 0 20000 9800",
-                "false 2 0 20000 9400",
-                "false 2 0 20000 9700",
-                &format!("false 2 2 600 {NEVER}"),
-            ],
-        ),
-        (
-            "log",
-            [
-                "true 2 1 1000 0",
-                "true 2 0 1000 0",
-                "false 2 0 1000 800",
-                "false 2 0 1000 400",
-                "false 2 0 1000 700",
-                &format!("false 2 2 1600 {NEVER}"),
-            ],
-        ),
-        (
-            "sliding",
-            [
-                "true 2 1 2000 0",
-                "true 2 0 2000 0",
-                "false 2 0 2000 1300",
-                "false 2 0 2000 900",
-                "false 2 0 2000 1200",
-                &format!("false 2 2 2000 {NEVER}"),
-            ],
-        ),
-        (
-            "month",
-            [
-                "true 2 1 2678400000 0",
-                "true 2 0 2678400000 0",
-                "false 2 0 2678400000 2678399800",
-                "false 2 0 2678400000 2678399400",
-                "false 2 0 2678400000 2678399700",
-                &format!("false 2 2 2678400000 {NEVER}"),
-            ],
-        ),
-    ] {
+    for (policy, decisions) in DECISIONS {
         let output = place.replay(&["--config", "p.yaml", "--policy", policy, "t.jsonl"]);
-        assert_eq!(out(&output), lines(&decisions), "{policy}");
+        assert_eq!(out(&output), lines(decisions), "{policy}");
         assert_eq!(output.status.code(), Some(0), "{policy}");
     }
 }
