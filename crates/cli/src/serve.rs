@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use admittance::SystemClock;
-use admittance_server::{Config, Service};
+use admittance_server::{Config, DRAIN_MAX, Drained, Service};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -55,7 +55,11 @@ async fn listen(
         Failure(format!("cannot listen on {address}: {error}; choose another with --port"))
     })?;
     shown::print(&greeting(address, config, args));
-    admittance_server::serve(listener, service, shutdown).await.map_err(Failure::new)?;
+    let drained = admittance_server::serve(listener, service, shutdown).await;
+    if drained.map_err(Failure::new)? == Drained::CutShort {
+        let seconds = DRAIN_MAX.as_secs();
+        shown::complain(&format!("some calls were still unanswered after {seconds} s"));
+    }
     Ok(())
 }
 

@@ -34,8 +34,9 @@ use crate::Service;
 use crate::grpc::Door;
 use crate::health::Healthy;
 
-/// How long calls in flight may take to finish after the shutdown signal.
-pub const DRAIN_MAX: Duration = Duration::from_millis(4_500);
+/// How long calls in flight may take to finish after the shutdown signal. The process is to be gone
+/// within five seconds, on a busy machine too.
+pub const DRAIN_MAX: Duration = Duration::from_secs(4);
 
 /// The most connections at once; more wait to be accepted.
 pub const CONNECTIONS_MAX: usize = 10_000;
