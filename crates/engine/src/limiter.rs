@@ -162,7 +162,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     pub fn check_many<K: Key>(&self, keys: &[K], cost: Cost, decisions: &mut Vec<Decision>) {
         decisions.clear();
         decisions.reserve(keys.len());
-        let clock = &Together::at(&self.clock);
+        let clock = &Together::precisely(&self.clock);
         for batch in keys.chunks(BATCH) {
             let mut hashes = [Fingerprint::new(0); BATCH];
             for (slot, key) in hashes.iter_mut().zip(batch) {
@@ -296,6 +296,13 @@ pub(crate) struct Together<'a, C: Clock + ?Sized> {
 impl<'a, C: Clock + ?Sized> Together<'a, C> {
     pub(crate) fn at(clock: &'a C) -> Self {
         Self { clock, now: clock.now(), precise: OnceLock::new() }
+    }
+
+    /// One reading for all: many decisions share its price, and are made at one instant even if
+    /// some of them deny.
+    pub(crate) fn precisely(clock: &'a C) -> Self {
+        let now = clock.precise();
+        Self { clock, now, precise: OnceLock::from(now) }
     }
 }
 

@@ -1,0 +1,55 @@
+//! The `admittance` command.
+//!
+//! Exit codes: 0 when what was asked for happened (for check and peek: admitted), 1 when a check
+//! or peek was denied, 2 when something was wrong. `docs/SERVICE.md` has every flag.
+#![forbid(unsafe_code)]
+
+mod args;
+mod ask;
+mod replay;
+mod serve;
+mod shown;
+mod trace;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => ask::check(&args),
+        Command::Peek(args) => ask::peek(&args),
+        Command::Forecast(args) => ask::forecast(&args),
+        Command::Replay(args) => replay::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => {
+            shown::complain(&failure);
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// What went wrong, in words for the person at the terminal.
+#[derive(Debug)]
+struct Failure(String);
+
+impl Failure {
+    fn new(message: impl fmt::Display) -> Self {
+        Self(message.to_string())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.trim_end())
+    }
+}
+
+const DENIED: u8 = 1;
+const FAILED: u8 = 2;

@@ -1,0 +1,67 @@
+//! The real binary, serving on a free port.
+#![allow(dead_code, reason = "each test that includes this uses its own part of it")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) struct Service {
+    child: Child,
+    pub(crate) address: String,
+    /// What it printed at its start.
+    pub(crate) greeting: String,
+}
+
+impl Service {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_admittance"))
+            .args(["serve", "--port", "0"])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut greeting = String::new();
+        let stdout = child.stdout.as_mut().expect("piped");
+        for line in BufReader::new(stdout).lines() {
+            let line = line.expect("text");
+            greeting.push_str(&line);
+            greeting.push('\n');
+            if line.starts_with("try: ") {
+                break;
+            }
+        }
+        let address = greeting.split_whitespace().find(|word| word.starts_with("127.0.0.1:"));
+        let address = address.expect("an address").to_owned();
+        Self { child, address, greeting }
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for the end; gives the exit code, how long it took, and what was complained about.
+    pub(crate) fn wait(mut self) -> (Option<i32>, Duration, String) {
+        let began = Instant::now();
+        let status = self.child.wait().expect("it ends");
+        let mut complaints = String::new();
+        let stderr = self.child.stderr.as_mut().expect("piped");
+        stderr.read_to_string(&mut complaints).expect("text");
+        (status.code(), began.elapsed(), complaints)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs the binary to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_admittance")).args(args).output().expect("it runs")
+}

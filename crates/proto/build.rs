@@ -1,0 +1,16 @@
+//! Compiles the .proto files with a parser written in Rust: no protoc is needed to build.
+
+use std::path::PathBuf;
+use std::{env, error, fs};
+
+use prost::Message;
+
+fn main() -> Result<(), Box<dyn error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = protox::compile(["throttlekit/v1/throttlekit.proto"], ["proto"])?;
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    // Served by reflection, and pinned by `tests/contract.rs`.
+    fs::write(out.join("throttlekit_descriptor.bin"), files.encode_to_vec())?;
+    tonic_prost_build::configure().compile_fds(files)?;
+    Ok(())
+}

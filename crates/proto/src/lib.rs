@@ -1,0 +1,46 @@
+//! The wire of the service: messages, services, and conversions both ways.
+//!
+//! # Guarantee
+//! - Names and numbers are those of the public `throttlekit.v1` contract, so its clients work
+//!   unmodified.
+//! - A [`Decision`](admittance_core::Decision) that goes over the wire and back is the same but
+//!   for its unit: the wire speaks whole milliseconds, rounded up. *Never* is 2^53 − 1 ms.
+//!
+//! # Proven by
+//! `tests/contract.rs` pins every service, message, field and number; `src/convert.rs` has the
+//! round trips and the refusals.
+//!
+//! # Example
+//! ```
+//! use admittance_core::{Decision, Micros, Outcome, Retry};
+//! use admittance_proto::v1;
+//!
+//! let never = Decision {
+//!     outcome: Outcome::Deny(Retry::Never),
+//!     limit: 5,
+//!     remaining: 5,
+//!     reset_at: Micros::ZERO,
+//! };
+//! let wire = v1::Decision::from(never);
+//! assert_eq!(wire.retry_after_ms, 9_007_199_254_740_991);
+//! assert_eq!(Decision::try_from(wire), Ok(never));
+//! ```
+#![forbid(unsafe_code)]
+
+mod convert;
+
+pub use convert::Contradiction;
+
+/// The public contract, package `throttlekit.v1`.
+pub mod v1 {
+    #![allow(clippy::all, missing_docs, unreachable_pub, rust_2018_idioms)]
+    #![allow(clippy::missing_errors_doc, clippy::must_use_candidate)]
+    tonic::include_proto!("throttlekit.v1");
+}
+
+/// The full name of the service that decides, as health checks ask for it.
+pub const RATE_LIMITER: &str = "throttlekit.v1.RateLimiter";
+
+/// The encoded descriptors of all files in the contract, for server reflection.
+pub const DESCRIPTORS: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/throttlekit_descriptor.bin"));

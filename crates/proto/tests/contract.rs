@@ -1,0 +1,280 @@
+//! The contract, pinned: names and numbers that existing clients depend on.
+//!
+//! The tables below are written from the public contract, not from our .proto file. A change
+//! there that a client could notice fails here.
+
+use std::collections::BTreeMap;
+
+use admittance_proto::DESCRIPTORS;
+use prost::Message;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
+
+/// `method request response`, a `stream` before the response where it is one.
+const SERVICES: &[(&str, &[&str])] = &[
+    (
+        "RateLimiter",
+        &[
+            "Check CheckRequest CheckResponse",
+            "CheckMany CheckManyRequest CheckManyResponse",
+            "Peek PeekRequest PeekResponse",
+            "Forecast ForecastRequest ForecastResponse",
+            "Debit DebitRequest DebitResponse",
+            "Admit AdmitRequest AdmitResponse",
+            "Release ReleaseRequest ReleaseResponse",
+            "Heartbeat HeartbeatRequest HeartbeatResponse",
+        ],
+    ),
+    (
+        "Monitor",
+        &[
+            "GetSnapshot GetSnapshotRequest GetSnapshotResponse",
+            "Watch WatchRequest stream WatchResponse",
+        ],
+    ),
+    ("Fleet", &["Reserve ReserveRequest ReserveResponse"]),
+];
+
+/// `number name type`, a `repeated` before the type where it is.
+const MESSAGES: &[(&str, &[&str])] = &[
+    (
+        "Decision",
+        &[
+            "1 allowed bool",
+            "2 limit int64",
+            "3 remaining int64",
+            "4 reset_at int64",
+            "5 retry_after_ms int64",
+        ],
+    ),
+    ("CheckRequest", &["1 policy string", "2 key string", "3 cost int64"]),
+    ("CheckResponse", &["1 decision Decision"]),
+    ("CheckManyRequest", &["1 policy string", "2 keys repeated string", "3 cost int64"]),
+    ("CheckManyResponse", &["1 decisions repeated Decision"]),
+    ("PeekRequest", &["1 policy string", "2 key string"]),
+    ("PeekResponse", &["1 decision Decision"]),
+    ("ForecastRequest", &["1 policy string", "2 key string", "3 cost int64"]),
+    ("Forecast", &["1 spendable_now int64", "2 next_replenish_at int64", "3 full_at int64"]),
+    ("ForecastResponse", &["1 forecast Forecast"]),
+    ("DebitRequest", &["1 policy string", "2 key string", "3 tokens int64"]),
+    ("DebitResponse", &["1 decision Decision"]),
+    (
+        "AdmitRequest",
+        &["1 policy string", "2 key string", "3 cost int64", "4 hold int64", "5 value int64"],
+    ),
+    (
+        "AdmitResponse",
+        &[
+            "1 decision Decision",
+            "2 lease_id string",
+            "3 lease_expires_at int64",
+            "4 binding_axis string",
+            "5 policy_denied bool",
+        ],
+    ),
+    ("ReleaseRequest", &["1 lease_id string", "2 dropped bool"]),
+    ("ReleaseResponse", &[]),
+    ("HeartbeatRequest", &["1 lease_ids repeated string"]),
+    (
+        "HeartbeatResponse",
+        &["1 live_ids repeated string", "2 reclaimed_ids repeated string", "3 next_deadline int64"],
+    ),
+    ("GetSnapshotRequest", &[]),
+    (
+        "MonitorMeta",
+        &[
+            "1 generated_at int64",
+            "2 window_ms int64",
+            "3 mode string",
+            "4 lens_version string",
+            "5 node_id string",
+        ],
+    ),
+    ("KeyCount", &["1 key string", "2 count int64"]),
+    (
+        "LatencySummary",
+        &["1 avg_ms double", "2 p50_ms double", "3 p99_ms double", "4 max_ms double", "5 n int64"],
+    ),
+    (
+        "PolicySummary",
+        &[
+            "1 name string",
+            "2 kind string",
+            "3 strategy string",
+            "4 allowed int64",
+            "5 denied int64",
+            "6 limit int64",
+            "7 latency LatencySummary",
+            "8 top_denied repeated KeyCount",
+            "9 top_requested repeated KeyCount",
+        ],
+    ),
+    (
+        "GuardSummary",
+        &[
+            "1 name string",
+            "2 limit int64",
+            "3 inflight int64",
+            "4 share double",
+            "5 l_global int64",
+            "6 nodes int64",
+            "7 fenced bool",
+        ],
+    ),
+    (
+        "DenialEvent",
+        &[
+            "1 at int64",
+            "2 policy string",
+            "3 key string",
+            "4 axis string",
+            "5 limit int64",
+            "6 remaining int64",
+            "7 retry_after_ms int64",
+        ],
+    ),
+    (
+        "Snapshot",
+        &[
+            "1 meta MonitorMeta",
+            "2 policies repeated PolicySummary",
+            "3 guards repeated GuardSummary",
+            "4 recent_denials repeated DenialEvent",
+            "5 raw_json string",
+        ],
+    ),
+    ("GetSnapshotResponse", &["1 snapshot Snapshot"]),
+    ("WatchRequest", &["1 policy string"]),
+    ("WatchResponse", &["1 denial DenialEvent"]),
+    ("Caller", &["1 domain string", "2 client_id string", "3 region string", "4 priority int64"]),
+    (
+        "ReserveRequest",
+        &[
+            "1 policy string",
+            "2 caller Caller",
+            "3 wants int64",
+            "4 has int64",
+            "5 used int64",
+            "6 axis Axis",
+        ],
+    ),
+    (
+        "Lease",
+        &[
+            "1 capacity int64",
+            "2 expiry_ms int64",
+            "3 refresh_interval_ms int64",
+            "4 safe_capacity int64",
+            "5 retry_after_ms int64",
+            "6 limit int64",
+        ],
+    ),
+    ("ReserveResponse", &["1 lease Lease"]),
+];
+
+const AXES: &[(&str, i32)] =
+    &[("AXIS_UNSPECIFIED", 0), ("AXIS_RATE", 1), ("AXIS_CONCURRENCY", 2), ("AXIS_TOKEN_BUDGET", 3)];
+
+fn contract() -> FileDescriptorProto {
+    let mut files = FileDescriptorSet::decode(DESCRIPTORS).expect("our own descriptors").file;
+    assert_eq!(files.len(), 1, "one file, no imports");
+    files.remove(0)
+}
+
+/// A type's own name, without its package.
+fn last(name: &str) -> String {
+    name.rsplit('.').next().unwrap_or(name).to_owned()
+}
+
+fn shown(field: &FieldDescriptorProto) -> String {
+    let kind = match field.r#type() {
+        Type::Message | Type::Enum => last(field.type_name()),
+        Type::Bool => "bool".into(),
+        Type::Int64 => "int64".into(),
+        Type::String => "string".into(),
+        Type::Double => "double".into(),
+        other => format!("{other:?}"),
+    };
+    let repeated = if field.label() == Label::Repeated { "repeated " } else { "" };
+    format!("{} {} {repeated}{kind}", field.number(), field.name())
+}
+
+fn message<'a>(file: &'a FileDescriptorProto, name: &str) -> &'a DescriptorProto {
+    file.message_type.iter().find(|message| message.name() == name).expect(name)
+}
+
+#[test]
+fn the_package_is_the_public_one() {
+    let file = contract();
+    assert_eq!((file.package(), file.syntax()), ("throttlekit.v1", "proto3"));
+}
+
+#[test]
+fn every_message_has_the_fields_of_the_contract_and_no_others() {
+    let ours: BTreeMap<String, Vec<String>> = contract()
+        .message_type
+        .iter()
+        .map(|message| (message.name().to_owned(), message.field.iter().map(shown).collect()))
+        .collect();
+    let theirs: BTreeMap<String, Vec<String>> = MESSAGES
+        .iter()
+        .map(|(name, fields)| {
+            ((*name).to_owned(), fields.iter().map(|&field| field.to_owned()).collect())
+        })
+        .collect();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn no_field_is_optional_or_in_a_oneof() {
+    for message in contract().message_type {
+        assert!(message.oneof_decl.is_empty(), "{}", message.name());
+    }
+}
+
+#[test]
+fn every_service_has_the_methods_of_the_contract() {
+    let ours: Vec<(String, Vec<String>)> = contract()
+        .service
+        .iter()
+        .map(|service| {
+            let methods = service.method.iter().map(|method| {
+                assert!(!method.client_streaming());
+                let stream = if method.server_streaming() { "stream " } else { "" };
+                let (asked, answered) = (last(method.input_type()), last(method.output_type()));
+                format!("{} {asked} {stream}{answered}", method.name())
+            });
+            (service.name().to_owned(), methods.collect())
+        })
+        .collect();
+    let theirs: Vec<(String, Vec<String>)> = SERVICES
+        .iter()
+        .map(|(name, methods)| {
+            ((*name).to_owned(), methods.iter().map(|&method| method.to_owned()).collect())
+        })
+        .collect();
+    assert_eq!(ours, theirs);
+}
+
+#[test]
+fn numbers_that_are_not_ours_to_use_stay_reserved() {
+    let file = contract();
+    // The end of a reserved range is not part of it.
+    let ranges = |name| -> Vec<(i32, i32)> {
+        let ranges = &message(&file, name).reserved_range;
+        ranges.iter().map(|range| (range.start(), range.end())).collect()
+    };
+    assert_eq!(ranges("Decision"), [(6, 16)]);
+    assert_eq!(ranges("ReserveResponse"), [(2, 16)]);
+    assert_eq!(message(&file, "ReserveResponse").reserved_name, ["owner_redirect"]);
+}
+
+#[test]
+fn the_axes_have_their_numbers() {
+    let file = contract();
+    let axes = &file.enum_type[0];
+    assert_eq!((axes.name(), file.enum_type.len()), ("Axis", 1));
+    let ours: Vec<(&str, i32)> =
+        axes.value.iter().map(|value| (value.name(), value.number())).collect();
+    assert_eq!(ours, AXES);
+}

@@ -1,0 +1,358 @@
+//! Policies from a file: what was typed, and what will run.
+//!
+//! A file is read in two steps. The first keeps every value as the text that was typed, with its
+//! place; the second turns that into a [`Config`], whose types cannot hold anything invalid.
+//!
+//! # Guarantee
+//! - All problems of a file are reported at once, each with file, line, column, the offending
+//!   text and what would be right. (A file that is not even YAML has one.)
+//! - Numbers are exact: no float stands between the text and the decision.
+//! - A file is at most 1 MiB, nested at most 64 deep, with at most 10,000 policies; nothing in it
+//!   can make the reader panic.
+//! - The resolved form that [`Config`] displays loads again, as the same configuration.
+//!
+//! # Proven by
+//! `tests/config.rs`: the text of every error, a table of every strategy, mutated files.
+//!
+//! # Example
+//! ```
+//! use admittance_server::{Config, FailMode};
+//! let text = "limiters:\n  api: { strategy: gcra, limit: 5, period: 1h }\n";
+//! let config = Config::parse("policies.yaml", text, FailMode::Open)?;
+//! assert_eq!(config.policies[0].strategy.limit(), 5);
+//!
+//! let text = "limiters:\n  api: { strategy: gcra, limit: 0x10, period: 1h }\n";
+//! let report = Config::parse("policies.yaml", text, FailMode::Open).unwrap_err();
+//! assert!(report.to_string().starts_with(
+//!     "policies.yaml:2:33: limiters.api.limit: \"0x10\" is not a whole number; \
+//!      write decimal digits, e.g. 16\n"
+//! ));
+//! # Ok::<(), admittance_server::Report>(())
+//! ```
+
+mod node;
+mod policy;
+mod problem;
+mod rule;
+mod scalar;
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use admittance::{Builtin, OnFull};
+
+use self::node::{Entry, Value};
+use self::policy::quoted_key;
+use self::problem::nearest;
+pub(crate) use self::problem::quoted;
+pub use self::problem::{Place, Problem, Report};
+pub use self::rule::Rule;
+
+/// What to answer when a store cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailMode {
+    /// Admit.
+    Open,
+    /// Deny.
+    Closed,
+}
+
+/// Everything a file says, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The policies, by name.
+    pub policies: Vec<PolicyConfig>,
+    /// The prefix of policies that have none of their own.
+    pub default_prefix: Option<String>,
+    /// What to answer for policies that do not say, when a store cannot.
+    pub fail: FailMode,
+    /// What is odd about the file but does not keep it from being used.
+    pub warnings: Report,
+}
+
+/// One policy, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyConfig {
+    /// The name that requests ask for.
+    pub name: String,
+    /// The parameters in exact units.
+    pub rule: Rule,
+    /// The strategy built from them.
+    pub strategy: Builtin,
+    /// What keys are prefixed with in a shared store; policies are namespaced without it too.
+    pub prefix: Option<String>,
+    /// How many keys are kept at most.
+    pub max_keys: u64,
+    /// What happens to a new key when there is no room.
+    pub on_full: OnFull,
+    /// What to answer when the store cannot; `None` leaves it to the service.
+    pub fail: Option<FailMode>,
+}
+
+impl FailMode {
+    /// The word that files and flags use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl PolicyConfig {
+    /// How many keys a policy keeps if nobody says otherwise.
+    pub const MAX_KEYS_DEFAULT: u64 = 1_000_000;
+
+    /// The most keys a policy may be told to keep.
+    pub const MAX_KEYS_MAX: u64 = 1 << 36;
+}
+
+impl Config {
+    /// The most bytes a file may have.
+    pub const FILE_MAX: usize = 1 << 20;
+
+    /// The most policies a file may have.
+    pub const POLICIES_MAX: usize = 10_000;
+
+    /// The example policies that serve when no file is given.
+    ///
+    /// # Panics
+    /// Never: a test reads them.
+    #[must_use]
+    pub fn built_in(fail: FailMode) -> Self {
+        Self::parse("built-in policies", BUILT_IN, fail).expect("the built-in policies are valid")
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn load(path: &Path, fail: FailMode) -> Result<Self, Report> {
+        let file = path.display().to_string();
+        let whole = |message: String| {
+            let problem = Problem { place: None, path: String::new(), message };
+            Report::new(&file, "", vec![problem])
+        };
+        let mut bytes = Vec::new();
+        let opened = File::open(path).map_err(|error| whole(format!("cannot be read: {error}")))?;
+        // One byte more than allowed is enough to know that it is too long.
+        let read = opened.take(Self::FILE_MAX as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(|error| whole(format!("cannot be read: {error}")))?;
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&file, &text, fail),
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
+                let line = before.matches('\n').count() + 1;
+                Err(whole(format!("line {line} is not UTF-8; save the file as UTF-8")))
+            }
+        }
+    }
+
+    /// Reads the text of a file; `file` is its name in messages.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(file: &str, text: &str, fail: FailMode) -> Result<Self, Report> {
+        // Some editors begin a file with a mark that means nothing.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut reader = Reader { problems: Vec::new(), warnings: Vec::new() };
+        let config = reader.file(text, fail);
+        match config {
+            Some(config) if reader.problems.is_empty() => {
+                Ok(Self { warnings: Report::new(file, text, reader.warnings), ..config })
+            }
+            _ => Err(Report::new(file, text, reader.problems)),
+        }
+    }
+}
+
+/// The resolved form: every policy by name, nothing left to a default.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(prefix) = &self.default_prefix {
+            writeln!(f, "defaults:\n  prefix: {}", yaml_text(prefix))?;
+        }
+        match self.policies.len() {
+            0 => writeln!(f, "limiters: {{}}")?,
+            _ => writeln!(f, "limiters:")?,
+        }
+        for policy in &self.policies {
+            writeln!(
+                f,
+                "  {}: # limit shown: {}",
+                yaml_text(&policy.name),
+                policy.strategy.limit()
+            )?;
+            writeln!(f, "    strategy: {}", policy.rule.strategy())?;
+            for (key, value) in policy.rule.parameters() {
+                writeln!(f, "    {key}: {value}")?;
+            }
+            if let Some(prefix) = &policy.prefix {
+                writeln!(f, "    prefix: {}", yaml_text(prefix))?;
+            }
+            let on_full = match policy.on_full {
+                OnFull::Evict => "evict",
+                OnFull::Deny => "deny",
+            };
+            writeln!(f, "    maxKeys: {}\n    onFull: {on_full}", policy.max_keys)?;
+            writeln!(f, "    fail: {}", policy.fail.unwrap_or(self.fail).name())?;
+        }
+        Ok(())
+    }
+}
+
+/// Text as a quoted YAML scalar, which is also a JSON string.
+fn yaml_text(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}') => {
+                out.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Collects what is wrong while it reads on.
+struct Reader {
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Reader {
+    fn file(&mut self, text: &str, fail: FailMode) -> Option<Config> {
+        if text.len() > Config::FILE_MAX {
+            let message = format!("the file is longer than {} bytes", Config::FILE_MAX);
+            self.report(None, "", message);
+            return None;
+        }
+        // An empty file has no node at all, or one that holds nothing.
+        let root = node::parse(text, &mut self.problems);
+        let Some(root) = root.filter(|root| !root.is_null()) else {
+            if self.problems.is_empty() {
+                self.report(None, "", format!("the file is empty; write {EXAMPLE}"));
+            }
+            return None;
+        };
+        let Value::Map(entries) = &root.value else {
+            let message = format!("{} where a map belongs; write {EXAMPLE}", root.kind());
+            self.report(Some(root.place), "", message);
+            return None;
+        };
+        let (mut policies, mut default_prefix) = (None, None);
+        for entry in entries {
+            match entry.key.as_str() {
+                "limiters" => policies = Some(self.limiters(entry)),
+                "defaults" => default_prefix = self.defaults(entry),
+                "version" | "capture" | "replay" => {
+                    self.warn(entry, "has no meaning here and is ignored")
+                }
+                _ => self.unknown(entry, TOP_LEVEL),
+            }
+        }
+        if policies.is_none() {
+            self.report(None, "limiters", format!("missing; write {EXAMPLE}"));
+        }
+        let mut policies = policies?;
+        policies.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(Config { policies, default_prefix, fail, warnings: Report::default() })
+    }
+
+    fn limiters(&mut self, limiters: &Entry) -> Vec<PolicyConfig> {
+        let entries = match &limiters.value.value {
+            Value::Map(entries) => entries,
+            _ if limiters.value.is_null() => &Vec::new(),
+            _ => {
+                let message = format!(
+                    "{} where a map of policies belongs; write {EXAMPLE}",
+                    limiters.value.kind()
+                );
+                self.report(Some(limiters.value.place), "limiters", message);
+                return Vec::new();
+            }
+        };
+        if entries.is_empty() {
+            self.warn(limiters, "holds no policy, so every request will be answered NOT_FOUND");
+        }
+        if entries.len() > Config::POLICIES_MAX {
+            let (count, max) = (entries.len(), Config::POLICIES_MAX);
+            let message = format!("{count} policies; a file may have {max}");
+            self.report(Some(limiters.place), "limiters", message);
+            return Vec::new();
+        }
+        let mut policies = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let path = format!("limiters.{}", quoted_key(&entry.key));
+            self.name(entry, &path);
+            let read = policy::read(entry, &path, &mut self.problems, &mut self.warnings);
+            policies.extend(read);
+        }
+        policies
+    }
+
+    /// A name travels in messages and, later, in metrics: it must fit there.
+    fn name(&mut self, entry: &Entry, path: &str) {
+        let message = if entry.key.is_empty() {
+            "a policy needs a name".to_owned()
+        } else if entry.key.len() > NAME_MAX {
+            format!("the name has {} bytes; the most is {NAME_MAX}", entry.key.len())
+        } else if entry.key.chars().any(char::is_control) {
+            "the name holds a control character; remove it".to_owned()
+        } else {
+            return;
+        };
+        self.report(Some(entry.place), path, message);
+    }
+
+    fn defaults(&mut self, defaults: &Entry) -> Option<String> {
+        let Value::Map(entries) = &defaults.value.value else {
+            let message = format!("{} where a map belongs", defaults.value.kind());
+            self.report(Some(defaults.value.place), "defaults", message);
+            return None;
+        };
+        let mut prefix = None;
+        for entry in entries {
+            match entry.key.as_str() {
+                "prefix" => match policy::plain_text(&entry.value) {
+                    Ok(text) => prefix = Some(text),
+                    Err(message) => {
+                        self.report(Some(entry.value.place), "defaults.prefix", message);
+                    }
+                },
+                _ => self.unknown(entry, &["prefix"]),
+            }
+        }
+        prefix
+    }
+
+    fn unknown(&mut self, entry: &Entry, known: &[&str]) {
+        let message = match nearest(&entry.key, known) {
+            Some(meant) => format!("unknown key; did you mean `{meant}`?"),
+            None => format!("unknown key; known here: {}", known.join(", ")),
+        };
+        self.report(Some(entry.place), &quoted_key(&entry.key), message);
+    }
+
+    fn warn(&mut self, entry: &Entry, message: &str) {
+        let (place, path) = (Some(entry.place), quoted_key(&entry.key));
+        self.warnings.push(Problem { place, path, message: message.to_owned() });
+    }
+
+    fn report(&mut self, place: Option<Place>, path: &str, message: String) {
+        self.problems.push(Problem { place, path: path.to_owned(), message });
+    }
+}
+
+const BUILT_IN: &str = include_str!("config/built-in.yaml");
+const EXAMPLE: &str = "limiters: { api: { strategy: gcra, limit: 100, period: 1m } }";
+const TOP_LEVEL: &[&str] = &["limiters", "defaults", "version", "capture", "replay"];
+const NAME_MAX: usize = 256;

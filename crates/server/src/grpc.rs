@@ -1,0 +1,99 @@
+//! The gRPC door: the public `throttlekit.v1` contract over the service core.
+//!
+//! # Guarantee
+//! A denial is a reply, never an error. Errors are `NOT_FOUND` for an unknown policy,
+//! `INVALID_ARGUMENT` for what no policy could decide, `UNIMPLEMENTED` for what this policy or
+//! this version cannot do. None of them has charged anything.
+//!
+//! # Proven by
+//! `tests/grpc.rs`, and the public Python client in `tests/witness` at the root.
+
+use std::sync::Arc;
+
+use admittance_proto::v1;
+use admittance_proto::v1::rate_limiter_server::RateLimiter;
+use tonic::{Request, Response, Status};
+
+use crate::service::{Operation, Refusal, Service, cost};
+
+/// The door to one service.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    service: Arc<Service>,
+}
+
+impl Door {
+    pub(crate) const fn new(service: Arc<Service>) -> Self {
+        Self { service }
+    }
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl RateLimiter for Door {
+    async fn check(&self, request: Request<v1::CheckRequest>) -> Reply<v1::CheckResponse> {
+        let v1::CheckRequest { policy, key, cost: given } = request.into_inner();
+        let decided = cost(given).and_then(|cost| self.service.check(&policy, &key, cost));
+        let decision = decided.map_err(status)?;
+        Ok(Response::new(v1::CheckResponse { decision: Some(decision.into()) }))
+    }
+
+    async fn check_many(
+        &self,
+        request: Request<v1::CheckManyRequest>,
+    ) -> Reply<v1::CheckManyResponse> {
+        let v1::CheckManyRequest { policy, keys, cost: given } = request.into_inner();
+        let decided = cost(given).and_then(|cost| self.service.check_many(&policy, &keys, cost));
+        let decisions = decided.map_err(status)?.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::CheckManyResponse { decisions }))
+    }
+
+    async fn peek(&self, request: Request<v1::PeekRequest>) -> Reply<v1::PeekResponse> {
+        let v1::PeekRequest { policy, key } = request.into_inner();
+        let decision = self.service.peek(&policy, &key).map_err(status)?;
+        Ok(Response::new(v1::PeekResponse { decision: Some(decision.into()) }))
+    }
+
+    async fn forecast(&self, request: Request<v1::ForecastRequest>) -> Reply<v1::ForecastResponse> {
+        let v1::ForecastRequest { policy, key, cost: given } = request.into_inner();
+        let foreseen = cost(given).and_then(|cost| self.service.forecast(&policy, &key, cost));
+        let forecast = foreseen.map_err(status)?;
+        Ok(Response::new(v1::ForecastResponse { forecast: Some(forecast.into()) }))
+    }
+
+    async fn debit(&self, request: Request<v1::DebitRequest>) -> Reply<v1::DebitResponse> {
+        let policy = request.into_inner().policy;
+        self.service.unsupported(&policy, Operation::Debit).map_err(status)?;
+        Err(later("debit"))
+    }
+
+    async fn admit(&self, request: Request<v1::AdmitRequest>) -> Reply<v1::AdmitResponse> {
+        let policy = request.into_inner().policy;
+        self.service.unsupported(&policy, Operation::Admit).map_err(status)?;
+        Err(later("admit"))
+    }
+
+    async fn release(&self, _: Request<v1::ReleaseRequest>) -> Reply<v1::ReleaseResponse> {
+        Err(later("release"))
+    }
+
+    async fn heartbeat(&self, _: Request<v1::HeartbeatRequest>) -> Reply<v1::HeartbeatResponse> {
+        Err(later("heartbeat"))
+    }
+}
+
+fn status(refusal: Refusal) -> Status {
+    let message = refusal.to_string();
+    match refusal {
+        Refusal::UnknownPolicy { .. } => Status::not_found(message),
+        Refusal::Unsupported { .. } => Status::unimplemented(message),
+        Refusal::CostOutOfRange { .. }
+        | Refusal::KeyTooLong { .. }
+        | Refusal::BatchTooLong { .. } => Status::invalid_argument(message),
+    }
+}
+
+fn later(operation: &str) -> Status {
+    Status::unimplemented(format!("{operation} is not yet served by this version"))
+}

@@ -1,0 +1,36 @@
+//! The admission service as a library: configuration, service core, and the gRPC door.
+//!
+//! A request goes through three layers, and each knows only the next: a door speaks a protocol,
+//! the [`Service`] looks up the policy and refuses what cannot be decided, the limiter decides.
+//!
+//! # Example
+//! ```
+//! use std::sync::Arc;
+//! use admittance::SystemClock;
+//! use admittance_server::{Config, Drained, FailMode, Service, serve};
+//!
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+//! let config = Config::built_in(FailMode::Open);
+//! let service = Arc::new(Service::new(&config, Arc::new(SystemClock::new())));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! let until = async { /* a signal, in real life */ };
+//! assert_eq!(serve(listener, service, until).await?, Drained::Whole);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod grpc;
+mod health;
+mod serve;
+mod service;
+
+pub use config::{Config, FailMode, Place, PolicyConfig, Problem, Report, Rule};
+pub use serve::{
+    CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
+};
+pub use service::{
+    BATCH_MAX, KEY_MAX, Known, Operation, Policy, Refusal, Service, SharedClock, cost,
+};

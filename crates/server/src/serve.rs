@@ -1,0 +1,253 @@
+//! Puts the doors on a port, and takes them off it again.
+//!
+//! # Guarantee
+//! - The caller binds the port when everything else is ready: who can connect is served.
+//! - After the shutdown signal no connection is accepted, calls in flight finish, health says
+//!   NOT_SERVING, and [`serve`] returns within [`DRAIN_MAX`], finished or not.
+//! - A client can hold only so much: connections, streams per connection, bytes per message and
+//!   the time to send one are bounded; a connection whose peer is gone is closed.
+//!
+//! # Proven by
+//! `tests/grpc.rs`, and `tests/drain.rs` of the command.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
+use admittance_proto::{DESCRIPTORS, RATE_LIMITER};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Sleep;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::{Connected, Router};
+use tonic_health::pb::health_server::HealthServer;
+
+use crate::Service;
+use crate::grpc::Door;
+use crate::health::Healthy;
+
+/// How long calls in flight may take to finish after the shutdown signal. The process is to be gone
+/// within five seconds, on a busy machine too.
+pub const DRAIN_MAX: Duration = Duration::from_secs(4);
+
+/// The most connections at once; more wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// The most calls at once on one connection.
+pub const STREAMS_MAX: u32 = 128;
+
+/// The most bytes of one message.
+pub const MESSAGE_MAX: usize = 4 << 20;
+
+/// The longest a call may take, the sending of its request included.
+pub const CALL_MAX: Duration = Duration::from_secs(10);
+
+/// How a service stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// Every call in flight was answered.
+    Whole,
+    /// Some had not been when the time was over.
+    CutShort,
+}
+
+/// Why a service could not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Reflection could not read our own descriptors.
+    #[error("the descriptors of the contract cannot be read: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The transport gave up.
+    #[error("the transport failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// Serves every door on the listener until `shutdown` completes, then drains.
+///
+/// # Errors
+/// Failures of the transport itself; no client can cause one.
+pub async fn serve(
+    listener: TcpListener,
+    service: Arc<Service>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Drained, ServeError> {
+    let (drain, draining) = watch::channel(false);
+    let router = doors(service, draining.clone())?;
+    let connections = accept(listener, draining.clone());
+    let mut stop = draining;
+    let stopped = async move {
+        let _ = stop.wait_for(|draining| *draining).await;
+    };
+    let serving = router.serve_with_incoming_shutdown(connections, stopped);
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return ended.map(|()| Drained::Whole).map_err(Into::into),
+        () = shutdown => {}
+    }
+    let _ = drain.send(true);
+    match tokio::time::timeout(DRAIN_MAX, serving).await {
+        Ok(ended) => ended.map(|()| Drained::Whole).map_err(Into::into),
+        Err(_) => Ok(Drained::CutShort),
+    }
+}
+
+/// All services on one router, with the bounds on what a client may hold.
+fn doors(service: Arc<Service>, draining: watch::Receiver<bool>) -> Result<Router, ServeError> {
+    let limiter = RateLimiterServer::new(Door::new(service))
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX);
+    // Older clients ask for v1alpha, newer ones for v1.
+    let router = Server::builder()
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_max_header_list_size(HEADERS_MAX)
+        .timeout(CALL_MAX)
+        .add_service(limiter)
+        .add_service(HealthServer::new(Healthy::new(draining)))
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok(router)
+}
+
+/// Reflection of what is served here, which is less than what the contract describes.
+fn reflection() -> tonic_reflection::server::Builder<'static> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(RATE_LIMITER)
+        .with_service_name("grpc.health.v1.Health")
+        .with_service_name("grpc.reflection.v1.ServerReflection")
+        .with_service_name("grpc.reflection.v1alpha.ServerReflection")
+}
+
+/// Accepts connections until the drain begins, which also closes the port.
+fn accept(
+    listener: TcpListener,
+    mut draining: watch::Receiver<bool>,
+) -> impl Stream<Item = io::Result<Connection>> {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    tokio::spawn(async move {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let accepting = async {
+            while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        // Answers are small: waiting to fill a packet only delays them.
+                        let _ = stream.set_nodelay(true);
+                        if sender.send(Ok(Connection::new(stream, place))).await.is_err() {
+                            return;
+                        }
+                    }
+                    // Out of descriptors, most likely: let others finish before trying again.
+                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+                }
+            }
+        };
+        tokio::select! {
+            () = accepting => {}
+            _ = draining.wait_for(|draining| *draining) => {}
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// A connection and its place among those allowed at once.
+#[derive(Debug)]
+struct Connection {
+    stream: TcpStream,
+    _place: OwnedSemaphorePermit,
+    /// Until when the peer must have said that it speaks HTTP/2; `None` once it has.
+    greeting: Option<Greeting>,
+}
+
+#[derive(Debug)]
+struct Greeting {
+    /// How many bytes of it are still to come.
+    missing: usize,
+    until: Pin<Box<Sleep>>,
+}
+
+impl Connection {
+    fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
+        let until = Box::pin(tokio::time::sleep(CALL_MAX));
+        let greeting = Some(Greeting { missing: PREFACE, until });
+        Self { stream, _place: place, greeting }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Option<SocketAddr>;
+
+    fn connect_info(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let arrived = buffer.filled().len() - before;
+        let Some(greeting) = &mut self.greeting else { return polled };
+        greeting.missing = greeting.missing.saturating_sub(arrived);
+        if greeting.missing == 0 {
+            self.greeting = None;
+        } else if polled.is_pending() && greeting.until.as_mut().poll(context).is_ready() {
+            // Who connects and says nothing must not keep a place.
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A peer that does not answer a ping within the timeout is gone.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The bytes that every HTTP/2 connection begins with.
+const PREFACE: usize = 24;
+const HEADERS_MAX: u32 = 16 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,58 @@
+//! A live service on a free port, with a clock that the test holds.
+#![allow(dead_code, reason = "each test that includes this uses its own part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use admittance::{ManualClock, Micros};
+use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
+use admittance_server::{Config, Drained, FailMode, ServeError, Service, SharedClock, serve};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+pub(crate) struct Live {
+    pub(crate) address: SocketAddr,
+    pub(crate) clock: ManualClock,
+    stop: oneshot::Sender<()>,
+    done: JoinHandle<Result<Drained, ServeError>>,
+}
+
+/// 2023-11-14T22:13:20Z, and a part of a millisecond.
+pub(crate) const START_US: u64 = 1_700_000_000_000_250;
+
+impl Live {
+    pub(crate) async fn with(policies: &str) -> Self {
+        let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
+        Self::on(policies, Arc::new(clock.clone()), clock).await
+    }
+
+    pub(crate) async fn on(policies: &str, shared: SharedClock, clock: ManualClock) -> Self {
+        let config = Config::parse("test", policies, FailMode::Open).expect("valid policies");
+        let service = Arc::new(Service::new(&config, shared));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let until = async {
+            let _ = stopped.await;
+        };
+        let done = tokio::spawn(serve(listener, service, until));
+        Self { address, clock, stop, done }
+    }
+
+    pub(crate) async fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(format!("http://{}", self.address)).expect("a uri");
+        endpoint.connect().await.expect("the port is open")
+    }
+
+    pub(crate) async fn client(&self) -> RateLimiterClient<Channel> {
+        RateLimiterClient::new(self.channel().await).max_decoding_message_size(usize::MAX)
+    }
+
+    /// Asks the service to stop; says how it did once it has.
+    pub(crate) fn stop(self) -> JoinHandle<Result<Drained, ServeError>> {
+        let _ = self.stop.send(());
+        self.done
+    }
+}

@@ -1,0 +1,328 @@
+"""Drives a live service with the public client, unmodified, and checks every answer.
+
+The client knows nothing of this project: what it accepts is what the public contract says.
+
+    python witness.py --binary target/release/admittance   # starts, drives and stops a service
+    python witness.py --target 127.0.0.1:50051             # drives one that serves policies.yaml
+
+The last line says how many checks passed and failed; the exit code is 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from throttlekit import AsyncServiceBackend, ServiceBackend
+from throttlekit.decision import Decision, Forecast
+from throttlekit.errors import (
+    OperationNotSupportedError,
+    PolicyNotFoundError,
+    ServiceUnavailableError,
+    ThrottleKitError,
+)
+
+NEVER_MS = 2**53 - 1
+HOUR_MS = 3_600_000
+POLICIES = Path(__file__).with_name("policies.yaml")
+
+
+class Twin:
+    """The asyncio client behind the calls of the other one, so that both take the same checks."""
+
+    def __init__(self, target: str) -> None:
+        self._loop = asyncio.new_event_loop()
+
+        async def connect() -> AsyncServiceBackend:
+            return AsyncServiceBackend(target)
+
+        self._backend = self._loop.run_until_complete(connect())
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Coroutine[Any, Any, Any]] = getattr(self._backend, name)
+        return lambda *args, **kwargs: self._loop.run_until_complete(method(*args, **kwargs))
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._backend.aclose())
+        self._loop.close()
+
+
+Client = ServiceBackend | Twin
+
+
+def fresh() -> str:
+    """A key that nobody has used."""
+    return f"witness-{uuid.uuid4()}"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def same(got: object, wanted: object) -> None:
+    assert got == wanted, f"got {got!r}, wanted {wanted!r}"
+
+
+def raises(kind: type[Exception], says: str, call: Callable[[], object]) -> None:
+    """The call fails with exactly this kind of error, and its text begins with `says`."""
+    try:
+        got = call()
+    except ThrottleKitError as error:
+        assert type(error) is kind, f"got {type(error).__name__}: {error}"
+        assert str(error).startswith(says), f"got {error}, wanted {says}…"
+    else:
+        raise AssertionError(f"got {got!r}, wanted {kind.__name__}")
+
+
+def a_burst_of_five_then_a_denial(client: Client) -> None:
+    key = fresh()
+    began = now_ms()
+    for left in (4, 3, 2, 1, 0):
+        decision = client.check("api", key)
+        assert isinstance(decision, Decision)
+        same((decision.allowed, decision.limit, decision.remaining), (True, 5, left))
+        same(decision.retry_after_ms, 0)
+        # Each unit takes twelve minutes to come back.
+        spent = (5 - left) * HOUR_MS // 5
+        assert abs(decision.reset_at - (began + spent)) < 5_000, decision
+    denied = client.check("api", key)
+    same((denied.allowed, denied.limit, denied.remaining), (False, 5, 0))
+    assert HOUR_MS // 5 - 5_000 < denied.retry_after_ms <= HOUR_MS // 5, denied
+    same(client.check("api", fresh()).remaining, 4)
+
+
+def the_wait_of_a_denial_is_true(client: Client) -> None:
+    key = fresh()
+    decision = client.check("quick", key)
+    while decision.allowed:
+        decision = client.check("quick", key)
+    assert 0 < decision.retry_after_ms <= 250, decision
+    time.sleep(decision.retry_after_ms / 1_000)
+    same(client.check("quick", key).allowed, True)
+
+
+def a_denial_charges_nothing(client: Client) -> None:
+    key = fresh()
+    same(client.check("api", key, 3).remaining, 2)
+    for _ in range(20):
+        denied = client.check("api", key, 3)
+        same((denied.allowed, denied.remaining), (False, 2))
+    same(client.check("api", key, 2).remaining, 0)
+
+
+def cost_counts_and_zero_is_one(client: Client) -> None:
+    key = fresh()
+    same(client.check("window", key, 4).remaining, 6)
+    same(client.check("window", key, 0).remaining, 5)
+    same(client.check("window", key, cost=5).remaining, 0)
+
+
+def a_cost_that_never_fits_says_never(client: Client) -> None:
+    for policy, limit in (("api", 5), ("bucket", 10), ("window", 10), ("sliding", 10), ("log", 3)):
+        denied = client.check(policy, fresh(), limit + 1)
+        same((denied.allowed, denied.retry_after_ms), (False, NEVER_MS))
+    same(client.check("api", fresh(), NEVER_MS).retry_after_ms, NEVER_MS)
+
+
+def every_strategy_counts_down_to_a_denial(client: Client) -> None:
+    limits = {"api": 5, "bucket": 10, "window": 10, "sliding": 10, "log": 3, "month": 100}
+    for policy, limit in limits.items():
+        key = fresh()
+        for left in reversed(range(limit)):
+            decision = client.check(policy, key)
+            same((policy, decision.allowed, decision.limit), (policy, True, limit))
+            same((policy, decision.remaining), (policy, left))
+        denied = client.check(policy, key)
+        same((policy, denied.allowed, denied.remaining), (policy, False, 0))
+        assert 0 < denied.retry_after_ms < NEVER_MS, denied
+
+
+def check_many_answers_in_order(client: Client) -> None:
+    a, b = fresh(), fresh()
+    decisions = client.check_many("api", [a, b, a, a], 2)
+    same([d.allowed for d in decisions], [True, True, True, False])
+    same([d.remaining for d in decisions], [3, 3, 1, 1])
+    same(client.check_many("api", []), [])
+    same(len(client.check_many("api", [fresh() for _ in range(10_000)])), 10_000)
+
+
+def peek_consumes_nothing(client: Client) -> None:
+    key = fresh()
+    for _ in range(10):
+        seen = client.peek("api", key)
+        same((seen.allowed, seen.limit, seen.remaining), (True, 5, 5))
+    client.check("api", key, 5)
+    for _ in range(10):
+        seen = client.peek("api", key)
+        same((seen.allowed, seen.remaining), (False, 0))
+        assert 0 < seen.retry_after_ms <= HOUR_MS // 5, seen
+
+
+def forecast_looks_ahead_and_consumes_nothing(client: Client) -> None:
+    key = fresh()
+    began = now_ms()
+    client.check("api", key)
+    for cost, spendable in ((1, 4), (2, 2), (5, 0), (0, 4)):
+        forecast = client.forecast("api", key, cost)
+        assert isinstance(forecast, Forecast)
+        same(forecast.spendable_now, spendable)
+        assert abs(forecast.next_replenish_at - (began + HOUR_MS // 5)) < 5_000, forecast
+        assert abs(forecast.full_at - (began + HOUR_MS // 5)) < 5_000, forecast
+    same(client.peek("api", key).remaining, 4)
+
+
+def an_unknown_policy_is_not_found(client: Client) -> None:
+    says = 'unknown policy "nope"; configured policies: "api"'
+    for call in (
+        lambda: client.check("nope", "k"),
+        lambda: client.check_many("nope", ["k"]),
+        lambda: client.peek("nope", "k"),
+        lambda: client.forecast("nope", "k"),
+        lambda: client.debit("nope", "k"),
+        lambda: client.admit("nope", "k"),
+    ):
+        raises(PolicyNotFoundError, says, call)
+
+
+def an_operation_of_another_kind_is_not_supported(client: Client) -> None:
+    supports = 'policy "api" does not support '
+    raises(OperationNotSupportedError, supports + "debit", lambda: client.debit("api", "k"))
+    raises(OperationNotSupportedError, supports + "admit", lambda: client.admit("api", "k"))
+
+
+def bad_arguments_are_refused_and_the_service_goes_on(client: Client) -> None:
+    key = fresh()
+    cost = "INVALID_ARGUMENT: cost is "
+    for bad in (-1, -(2**63), 2**53, 2**63 - 1):
+        raises(ThrottleKitError, f"{cost}{bad}; ", lambda: client.check("api", key, bad))
+        raises(ThrottleKitError, f"{cost}{bad}; ", lambda: client.check_many("api", [key], bad))
+        raises(ThrottleKitError, f"{cost}{bad}; ", lambda: client.forecast("api", key, bad))
+    long = "x" * 5_120
+    says = "INVALID_ARGUMENT: the key has 5120 bytes; the most is 4096"
+    raises(ThrottleKitError, says, lambda: client.check("api", long))
+    raises(ThrottleKitError, says, lambda: client.check_many("api", [key, long]))
+    raises(ThrottleKitError, says, lambda: client.peek("api", long))
+    raises(ThrottleKitError, says, lambda: client.forecast("api", long))
+    batch = [key] * 10_001
+    says = "INVALID_ARGUMENT: the batch has 10001 keys; the most is 10000"
+    raises(ThrottleKitError, says, lambda: client.check_many("api", batch))
+    same(client.check("api", key).remaining, 4)
+
+
+def odd_keys_are_keys(client: Client) -> None:
+    # The empty key is shared by all who send it, so only its answers' form is checked.
+    before = client.peek("month", "")
+    same(before.limit, 100)
+    after = client.check("month", "")
+    same(after.remaining, before.remaining - 1)
+    for key in (fresh() + "\x00\n\t", fresh() + " é 漢 😀", (fresh() * 200)[:4_096]):
+        same(client.check("api", key).remaining, 4)
+        same(client.check("api", key).remaining, 3)
+
+
+CHECKS = [
+    a_burst_of_five_then_a_denial,
+    the_wait_of_a_denial_is_true,
+    a_denial_charges_nothing,
+    cost_counts_and_zero_is_one,
+    a_cost_that_never_fits_says_never,
+    every_strategy_counts_down_to_a_denial,
+    check_many_answers_in_order,
+    peek_consumes_nothing,
+    forecast_looks_ahead_and_consumes_nothing,
+    an_unknown_policy_is_not_found,
+    an_operation_of_another_kind_is_not_supported,
+    bad_arguments_are_refused_and_the_service_goes_on,
+    odd_keys_are_keys,
+]
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed = 0
+
+    def run(self, name: str, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except Exception:
+            self.failed += 1
+            print(f"FAILED {name}")
+            traceback.print_exc(file=sys.stdout)
+        else:
+            self.passed += 1
+            print(f"ok {name}")
+
+
+def drive(target: str, tally: Tally) -> None:
+    for kind, client in (("sync", ServiceBackend(target)), ("async", Twin(target))):
+        for check in CHECKS:
+            tally.run(f"{kind} {check.__name__}", lambda: check(client))
+        client.close()
+
+
+class Started:
+    """A service of our own, on a free port."""
+
+    def __init__(self, binary: str) -> None:
+        command = [binary, "serve", "--config", str(POLICIES), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = None
+        for line in self.process.stdout:
+            print(f"| {line}", end="")
+            found = found or re.search(r"listening on (\S+)", line)
+            if line.startswith("try: "):
+                break
+        if found is None:
+            raise SystemExit("the service did not say where it listens")
+        self.target = found.group(1)
+
+    def terminate(self) -> None:
+        """SIGTERM ends it within five seconds, with exit code 0."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        same(self.process.wait(timeout=5), 0)
+        assert time.monotonic() - began < 5
+
+    def is_gone(self) -> None:
+        for client in (ServiceBackend(self.target), Twin(self.target)):
+            raises(ServiceUnavailableError, "", lambda: client.check("api", "k"))
+            client.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--binary", help="the service to start, drive and stop")
+    which.add_argument("--target", help="a running service, HOST:PORT, that serves policies.yaml")
+    args = parser.parse_args()
+    tally = Tally()
+    if args.target:
+        drive(args.target, tally)
+    else:
+        started = Started(os.path.abspath(args.binary))
+        try:
+            drive(started.target, tally)
+            tally.run("sigterm_ends_it_with_zero", started.terminate)
+            tally.run("a_stopped_service_is_unavailable", started.is_gone)
+        finally:
+            started.process.kill()
+            started.process.wait()
+    print(f"{tally.passed} passed, {tally.failed} failed")
+    return 1 if tally.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
