@@ -6,9 +6,10 @@
 //! memory accesses of neighbouring checks for many times that.
 //!
 //! # Guarantee
-//! - [`SystemClock::now`] never runs backwards within a process and never ahead of
-//!   [`SystemClock::precise`]. It lags behind by the length of a tick, about a millisecond, and by
-//!   more only if the operating system does not schedule the thread that keeps it.
+//! - [`SystemClock`] never runs backwards within a process, whichever way it is read: a precise
+//!   reading raises the word too. [`SystemClock::now`] is never ahead of the precise time; it lags
+//!   behind by the length of a tick, about a millisecond, and by more only if the operating system
+//!   does not schedule the thread that keeps it.
 //! - Time is anchored to the wall clock once, when the process first asks. It then follows the
 //!   monotonic clock: a wall clock that is set later moves nothing here.
 //! - A limiter admits on the cheap reading and denies only on the precise one, so a lagging word
@@ -154,7 +155,7 @@ impl Ticker {
     fn advance(&self) -> Micros {
         let now_us = self.elapsed_us();
         let before = self.now_us.load(Ordering::Relaxed);
-        if now_us > before + TICK_US {
+        if now_us > before {
             self.now_us.fetch_max(now_us, Ordering::Relaxed);
         }
         Micros::saturating_from_epoch_us(now_us.max(before))

@@ -168,13 +168,41 @@ impl<M: Memory> Table<M> {
                     (now, is_precise) = (clock.precise(), true);
                     (next, decision) = judge.step(value, now, cost);
                 }
-                if !decision.is_admit() || self.charge(cell, slot, next) {
+                if !decision.is_admit() {
+                    return decision;
+                }
+                if self.charge(cell, slot, next) {
+                    self.send_home(key);
                     return decision;
                 }
             }
             M::pause(tries);
             tries += 1;
         }
+    }
+
+    /// Moves a key to its home group if it is not there and there is room. Keys land elsewhere when
+    /// the table is crowded; after it has grown, each costs its next check this move and then no
+    /// second line any more.
+    fn send_home(&self, key: Fingerprint) {
+        let Neighbourhood { home, alternate } = self.neighbourhood(key.get());
+        let has_room = |group: u64| self.group(group).0.iter().find(|cell| cell.load().is_empty());
+        if home == alternate || has_room(home).is_none() || !self.lock_of(home).try_take() {
+            return;
+        }
+        // Trying, not waiting: locks are waited for in index order only.
+        if self.lock_of(alternate).try_take() {
+            // A split may have moved the key's addresses before we had the locks.
+            if self.neighbourhood(key.get()) == (Neighbourhood { home, alternate })
+                && let Some(free) = has_room(home)
+                && let Some((cell, slot)) = Self::find_in(self.group(alternate), key)
+                && !slot.is_held()
+            {
+                self.relocate(cell, slot, free);
+            }
+            self.lock_of(alternate).give();
+        }
+        self.lock_of(home).give();
     }
 
     /// Writes the value after an admission, if the slot is still what it was computed from.
