@@ -5,6 +5,8 @@ mod hold;
 mod memory;
 mod native;
 mod table;
+#[cfg(test)]
+mod tests;
 mod word;
 
 pub(crate) use hold::{Held, Weighed};

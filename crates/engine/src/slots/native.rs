@@ -90,7 +90,8 @@ unsafe impl Sync for NativeCell {}
 impl Cell for NativeCell {
     #[inline(always)]
     fn load(&self) -> Slot {
-        let value: std::arch::x86_64::__m128i;
+        use std::arch::x86_64::__m128i;
+        let value: __m128i;
         // SAFETY: the address is valid and aligned to 16; the load is atomic with AVX (see above).
         unsafe {
             std::arch::asm!(
@@ -101,7 +102,7 @@ impl Cell for NativeCell {
             );
         }
         // SAFETY: both are sixteen plain bytes; x86 keeps the low word first.
-        let [key, word] = unsafe { std::mem::transmute::<_, [u64; 2]>(value) };
+        let [key, word] = unsafe { std::mem::transmute::<__m128i, [u64; 2]>(value) };
         Slot { key, word }
     }
 
