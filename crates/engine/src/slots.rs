@@ -2,6 +2,7 @@
 
 mod grow;
 mod hold;
+mod insert;
 mod memory;
 mod native;
 mod table;

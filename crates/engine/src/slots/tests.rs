@@ -226,7 +226,7 @@ fn explore(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
     let seed = std::env::var("ADMITTANCE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or(20_261_115);
     let is_long = std::env::var_os("ADMITTANCE_LONG").is_some();
-    let schedules = if is_long { 20_000 } else { 2_000 };
+    let schedules = if is_long { 100_000 } else { 10_000 };
     eprintln!("{name}: {schedules} schedules of two kinds from seed {seed}");
     let scenario = std::sync::Arc::new(scenario);
     let run = |scheduler: Box<dyn Scheduler + Send>| {
