@@ -4,7 +4,8 @@
 //! ```
 //! use admittance::{Gcra, Limiter, Span, Tat};
 //!
-//! let limiter = Limiter::new(Tat::gcra(Gcra { limit: 5, period: Span::from_secs(3600), burst: 5 })?);
+//! let limit = Gcra { limit: 5, period: Span::from_secs(3600), burst: 5 };
+//! let limiter = Limiter::new(Tat::gcra(limit)?);
 //! for left in (0..5).rev() {
 //!     assert_eq!(limiter.check("user-42").remaining, left);
 //! }

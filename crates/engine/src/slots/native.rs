@@ -13,9 +13,9 @@
 //!   access and no reference to the inside. `key` reads an aligned half, which is atomic by
 //!   itself; what it finds is only ever used to choose which cell to load whole. `swap_word` swaps
 //!   an aligned half.
-//! - `swap` and `swap_word` are locked instructions, hence full barriers. `load` is a plain load, which x86 does
-//!   not reorder with other loads; the asm blocks keep the compiler from moving memory accesses
-//!   across them (neither is marked `nomem` or `pure`).
+//! - `swap` and `swap_word` are locked instructions, hence full barriers. `load` is a plain load,
+//!   which x86 does not reorder with other loads; the asm blocks keep the compiler from moving
+//!   memory accesses across them (none is marked `nomem` or `pure`).
 //! - Pages come zeroed from the allocator, and zero is an empty cell and a free lock.
 //!
 //! # Proven by
