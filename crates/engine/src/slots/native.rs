@@ -73,7 +73,13 @@ impl Memory for Native {
     }
 
     fn pause(tries: u32) {
-        if tries < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
+        if tries >= PAUSES_BEFORE_YIELD {
+            return std::thread::yield_now();
+        }
+        // Longer each time: two threads that fight for a line get more done if one lets go.
+        for _ in 0..1 << tries {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -293,5 +299,5 @@ impl<T> Drop for Zeroed<T> {
 }
 
 const LINE: usize = 64;
-const SPINS_BEFORE_YIELD: u32 = 64;
+const PAUSES_BEFORE_YIELD: u32 = 8;
 const _: () = assert!(size_of::<Group<NativeCell>>() == LINE);

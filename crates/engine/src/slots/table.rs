@@ -119,8 +119,11 @@ impl<M: Memory> Table<M> {
             && !slot.is_held()
         {
             let (next, decision) = judge.step(self.layout.value(slot.word), clock.now(), cost);
-            if decision.is_admit() && self.charge(cell, slot, next) {
-                return decision;
+            if decision.is_admit() {
+                if self.charge(cell, slot, next) {
+                    return decision;
+                }
+                M::pause(0);
             }
         }
         self.check_anywhere(judge, key, clock, cost)
