@@ -527,7 +527,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::float_arithmetic, reason = "the powers of e are checked, nothing is decided")]
     fn the_powers_of_e_are_rounded_up() {
         assert!(f64::from(E_PPM - 1) < 1e6_f64 * 1_f64.exp());
         assert!(1e6_f64 * 1_f64.exp() <= f64::from(E_PPM));
