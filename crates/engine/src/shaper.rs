@@ -100,14 +100,16 @@ impl<C: Clock> ShapedLimiter<C> {
     /// # Example
     /// ```
     /// use admittance::{Cost, ShapedLimiter, Shaper, Span};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// let queue = ShapedLimiter::new(Shaper::new(500, Span::from_secs(1), 10)?);
     /// for _ in 0..5 {
     ///     let waited = queue.schedule(Cost::ONE).await.expect("nobody else is in the queue");
     ///     assert!(waited <= Span::from_ms(2));
     /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok(())
     /// # })
+    /// # }
     /// ```
     #[cfg(feature = "tokio")]
     pub async fn schedule(&self, cost: Cost) -> Result<Span, Retry> {
