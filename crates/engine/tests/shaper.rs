@@ -1,5 +1,5 @@
-//! The queue's order, spacing, bound and waits. Each check also gets queues with a mistake, and must
-//! find it. Time is a manual clock's or tokio's paused one; nothing here sleeps.
+//! The queue's order, spacing, bound and waits. Each check also gets queues with a mistake, and
+//! must find it. Time is a manual clock's or tokio's paused one; nothing here sleeps.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(feature = "tokio")]
 

@@ -308,6 +308,31 @@ fn racers_across_windows_stay_within(make: Make<'_>) -> Checked {
     Ok(())
 }
 
+/// Windows so short that many requests are decided in one and arrive in the cells in the next.
+fn late_racers_spoil_no_later_window(make: Make<'_>) -> Checked {
+    for round in 0..200 {
+        let size = SketchSize::Cells { rows: 6, columns: 3 };
+        let setup = Setup { limit: 1, size, seed: round, ..ten_a_second() };
+        let sketch = make(setup.clone());
+        let hasty = |_, rng: &mut Rng| {
+            if rng.u64(0..6) == 0 {
+                setup.clock.advance(setup.window);
+            }
+            Asked { key: rng.u64(0..4), cost: Cost::ONE }
+        };
+        for (key, units) in race(&*sketch, 2 + round % 7, hasty) {
+            ensure(units <= 1, || format!("{units} of 1 for {key:?}, round {round}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_is_late_spoils_no_later_window() {
+    let mistakes = [Mistake::AddsAfterwards, Mistake::FollowsTheClockBack];
+    only_shipped_passes(late_racers_spoil_no_later_window, &mistakes);
+}
+
 #[test]
 fn racing_threads_stay_within_the_limit_while_windows_turn() {
     let mistakes = [Mistake::AddsAfterwards, Mistake::FollowsTheClockBack];
