@@ -22,15 +22,19 @@ mod key;
 mod limiter;
 mod locked;
 mod several;
+mod shaper;
+mod sketch;
 mod slots;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
-    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shaped, Share, SlidingLog,
-    SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket, Weekday, Window,
-    WindowState,
+    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shaped, Shaper, Share,
+    SlidingLog, SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket,
+    Weekday, Window, WindowState,
 };
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};
+pub use shaper::{Scheduled, ShapedLimiter};
+pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
