@@ -22,6 +22,7 @@ mod limiter;
 mod locked;
 mod several;
 mod slots;
+mod store;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
@@ -33,3 +34,4 @@ pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};
+pub use store::{Action, Answer, Applied, Memory, Op, Recovery, Store, StoreError};
