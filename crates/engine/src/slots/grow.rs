@@ -37,7 +37,7 @@ impl<M: Memory> Table<M> {
 
     /// Looks for idle keys in the next few groups. An insertion adds one key, so as long as this
     /// finds one, the table is not filling up.
-    fn forget_some(&self, judge: &impl Judge, now: Micros, size: u64) -> bool {
+    pub(super) fn forget_some(&self, judge: &impl Judge, now: Micros, size: u64) -> bool {
         let mut is_found = false;
         for _ in 0..LOOKS {
             let index = self.next_group(size);

@@ -22,7 +22,7 @@
 
 use std::sync::OnceLock;
 
-use admittance_core::{Cost, Decision, Forecast, Micros, Share, Span};
+use admittance_core::{Cost, Decision, Forecast, Micros, Share};
 
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
 use super::word::Judge;
@@ -42,13 +42,13 @@ pub(crate) struct Table<M: Memory> {
     /// Further segments, each as large as all before it.
     more: [OnceLock<Segment<M>>; SEGMENTS_MAX],
     pub(super) size_max: u64,
-    max_keys: u64,
+    pub(super) max_keys: u64,
     on_full: OnFull,
     /// Slots that are not empty.
     pub(super) keys: M::Count,
     /// No absent key is judged at an earlier instant, in microseconds.
     forgotten_at: M::Count,
-    evictions: M::Count,
+    pub(super) evictions: M::Count,
     refusals: M::Count,
     /// Where the search for a victim outside the neighbourhood goes on.
     hand: M::Count,
@@ -353,11 +353,17 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Makes sure a key has a slot, with a word that decides as absence does.
-    pub(crate) fn ensure(&self, judge: &impl Judge, key: Fingerprint, now: Micros) -> bool {
+    /// Makes sure a key has a slot, with a word that decides as absence does. `Some` is the instant
+    /// at which there will be room, if there is none now.
+    pub(crate) fn ensure(
+        &self,
+        judge: &impl Judge,
+        key: Fingerprint,
+        now: Micros,
+    ) -> Option<Micros> {
         loop {
             if self.find(key).is_some() {
-                return true;
+                return None;
             }
             let near = self.lock_neighbourhood(key);
             let put = match self.scan(near, key) {
@@ -366,13 +372,13 @@ impl<M: Memory> Table<M> {
             };
             self.unlock_neighbourhood(near);
             match put {
-                Ok(refused) => return refused.is_none(),
+                Ok(refused) => return refused,
                 Err(again) => self.prepare(again),
             }
         }
     }
 
-    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there may
+    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there will
     /// be room, if there is none now and the table must not forget.
     fn put(
         &self,
@@ -388,15 +394,21 @@ impl<M: Memory> Table<M> {
             if self.keys.load() < self.max_keys && self.size.load() < self.size_max {
                 return Err(Again::Grow);
             }
+            if self.forget_elsewhere(judge, near, now) {
+                continue;
+            }
             if self.on_full == OnFull::Deny {
                 self.refusals.add(1);
                 return Ok(Some(self.idle_at(judge, near, now)));
+            }
+            if self.evict_less_used(judge, near, now) {
+                continue;
             }
             if self.put_by_evicting(judge, near, entry, now) {
                 return Ok(None);
             }
             // No neighbours at all. In vain only if others hold every lock; they will be done.
-            if !self.evict_elsewhere(judge, now) {
+            if !self.evict_elsewhere(judge, now, None) {
                 M::pause(u32::MAX);
             }
         }
@@ -519,30 +531,6 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// With no neighbour to evict, forgets the least used key of some other group. Says whether it
-    /// found one.
-    fn evict_elsewhere(&self, judge: &impl Judge, now: Micros) -> bool {
-        let size = self.size.load();
-        for _ in 0..size {
-            let index = self.next_group(size);
-            if !self.lock_of(index).try_take() {
-                continue;
-            }
-            let live = self.group(index).0.iter().map(|cell| (cell, cell.load()));
-            let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
-            let victim = live.min_by_key(|(_, old)| self.used(judge, *old, now));
-            let is_gone =
-                victim.is_some_and(|(cell, old)| cell.swap(old, self.layout.vacated_alive(old)));
-            self.lock_of(index).give();
-            if is_gone {
-                self.keys.subtract(1);
-                self.evictions.add(1);
-                return true;
-            }
-        }
-        false
-    }
-
     /// The groups one after another, for those who look for something to forget.
     pub(super) fn next_group(&self, size: u64) -> u64 {
         self.hand.add(1);
@@ -562,16 +550,8 @@ impl<M: Memory> Table<M> {
         false
     }
 
-    fn used(&self, judge: &impl Judge, slot: Slot, now: Micros) -> Share {
+    pub(super) fn used(&self, judge: &impl Judge, slot: Slot, now: Micros) -> Share {
         judge.used(self.layout.value(slot.word), now)
-    }
-
-    /// When the first key of a neighbourhood becomes idle.
-    fn idle_at(&self, judge: &impl Judge, near: Neighbourhood, now: Micros) -> Micros {
-        let cells = near.groups().flat_map(|index| &self.group(index).0);
-        let live = cells.map(Cell::load).filter(|slot| !slot.is_empty());
-        let idle_at = live.map(|slot| judge.idle_at(self.layout.value(slot.word))).min();
-        idle_at.unwrap_or(now + Span::TICK)
     }
 
     /// The instant to judge an absent key at.
@@ -679,7 +659,7 @@ impl Neighbourhood {
     }
 
     /// Home first; once if they are the same.
-    fn groups(self) -> impl Iterator<Item = u64> + Clone {
+    pub(super) fn groups(self) -> impl Iterator<Item = u64> + Clone {
         let second = (self.alternate != self.home).then_some(self.alternate);
         std::iter::once(self.home).chain(second)
     }
