@@ -478,7 +478,11 @@ impl<M: Memory> Table<M> {
             return false;
         }
         self.forgotten_at.raise_to(now.epoch_us());
-        let is_dropped = cell.swap(old, self.layout.vacated(old));
+        // A later tenant starts above an idle word, unless that is zero: then a slow check of this
+        // one would find its zero again, in an empty slot or in another key's.
+        let vacated =
+            if value == 0 { self.layout.vacated_alive(old) } else { self.layout.vacated(old) };
+        let is_dropped = cell.swap(old, vacated);
         if is_dropped {
             self.keys.subtract(1);
         }
