@@ -14,11 +14,11 @@ mod bounds;
 mod contract;
 #[path = "support/mutants.rs"]
 mod mutants;
-#[path = "support/samples.rs"]
+#[path = "../../testkit/src/samples.rs"]
 mod samples;
 #[path = "laws/several.rs"]
 mod several;
-#[path = "support/timeline.rs"]
+#[path = "../../testkit/src/timeline.rs"]
 mod timeline;
 #[path = "support/twisted.rs"]
 mod twisted;

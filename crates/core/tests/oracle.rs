@@ -14,11 +14,11 @@ mod compare;
 mod mutants;
 #[path = "oracle/refusal.rs"]
 mod refusal;
-#[path = "support/samples.rs"]
+#[path = "../../testkit/src/samples.rs"]
 mod samples;
 #[path = "oracle/tat.rs"]
 mod tat;
-#[path = "support/timeline.rs"]
+#[path = "../../testkit/src/timeline.rs"]
 mod timeline;
 #[path = "support/twisted.rs"]
 mod twisted;

@@ -3,9 +3,9 @@
 //! `ADMITTANCE_SEED=n` replays a run, `ADMITTANCE_LONG=1` makes it ten times as long.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "support/samples.rs"]
+#[path = "../../testkit/src/samples.rs"]
 mod samples;
-#[path = "support/timeline.rs"]
+#[path = "../../testkit/src/timeline.rs"]
 mod timeline;
 
 use std::fmt::Debug;

@@ -25,6 +25,7 @@ mod several;
 mod shaper;
 mod sketch;
 mod slots;
+mod store;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
@@ -38,3 +39,4 @@ pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};
 pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
+pub use store::{Action, Answer, Applied, Memory, Op, Recovery, Store, StoreError};

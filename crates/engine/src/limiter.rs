@@ -17,6 +17,7 @@ use crate::key::{Fingerprint, Secret};
 use crate::locked::{Locked, lock};
 use crate::several::{Alone, Ask, Limit};
 use crate::slots::{self, Layout, Native, Word, with_judge};
+use crate::store::{Action, Answer, Applied};
 use crate::{Clock, Key, SystemClock};
 
 /// A limit over many keys.
@@ -184,23 +185,12 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
 
     /// How many requests of `cost` would pass now, and when that changes. Charges nothing.
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
-        let now = self.clock.precise();
-        match &self.table {
-            Table::Slots(word, table) => {
-                with_judge!(word, |judge| table.forecast(judge, self.secret.hash(&key), now, cost))
-            }
-            Table::Locked(table) => {
-                table.forecast(&self.strategy, self.secret.hash(&key), now, cost)
-            }
-        }
+        self.forecast_at(self.secret.hash(&key), self.clock.precise(), cost)
     }
 
     /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
     pub fn reset(&self, key: impl Key) -> bool {
-        match &self.table {
-            Table::Slots(_, table) => table.reset(self.secret.hash(&key)),
-            Table::Locked(table) => table.reset(self.secret.hash(&key)),
-        }
+        self.forget(self.secret.hash(&key))
     }
 
     /// What the limiter holds and has had to do.
@@ -225,6 +215,35 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         match &self.table {
             Table::Slots(..) => None,
             Table::Locked(table) => Some(table),
+        }
+    }
+
+    /// Does as the op of a store says, at one instant, which is told.
+    pub(crate) fn apply(&self, key: &[u8], action: Action) -> Applied {
+        let clock = Together::precisely(&self.clock);
+        let (at, key) = (clock.now(), self.secret.hash(key));
+        let answer = match action {
+            Action::Check(cost) => Answer::Decision(self.decide(key, &clock, cost)),
+            Action::Peek => Answer::Decision(Alone::peek(self, key, at)),
+            Action::Forecast(cost) => Answer::Forecast(self.forecast_at(key, at, cost)),
+            Action::Reset => Answer::Reset(self.forget(key)),
+        };
+        Applied { answer, at }
+    }
+
+    fn forecast_at(&self, key: Fingerprint, now: Micros, cost: Cost) -> Forecast {
+        match &self.table {
+            Table::Slots(word, table) => {
+                with_judge!(word, |judge| table.forecast(judge, key, now, cost))
+            }
+            Table::Locked(table) => table.forecast(&self.strategy, key, now, cost),
+        }
+    }
+
+    fn forget(&self, key: Fingerprint) -> bool {
+        match &self.table {
+            Table::Slots(_, table) => table.reset(key),
+            Table::Locked(table) => table.reset(key),
         }
     }
 

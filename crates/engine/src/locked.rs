@@ -136,6 +136,7 @@ impl<S: Strategy> Locked<S> {
                 return Err(idle_at);
             }
             shard.remove(victim);
+            shard.hand += LOOKS;
             shard.evictions += 1;
         }
         shard.places.insert(key.get(), shard.entries.len());
@@ -221,7 +222,8 @@ impl<T> Shard<T> {
     }
 
     /// Among the next few entries, the one with the least in use, and the earliest idle instant.
-    fn least_used<S: Strategy<State = T>>(&mut self, strategy: &S, now: Micros) -> (usize, Micros) {
+    /// The next insertion looks for idle ones among the same, so that the instant is the truth.
+    fn least_used<S: Strategy<State = T>>(&self, strategy: &S, now: Micros) -> (usize, Micros) {
         let length = self.entries.len();
         let looked = (0..LOOKS.min(length)).map(|step| (self.hand + step) % length);
         let used = |place: &usize| {
@@ -229,7 +231,6 @@ impl<T> Shard<T> {
         };
         let victim = looked.clone().min_by_key(used).unwrap_or(0);
         let idle_at = looked.map(|place| self.idle_at(strategy, place)).min();
-        self.hand = (self.hand + LOOKS) % length.max(1);
         (victim, idle_at.unwrap_or(now))
     }
 

@@ -28,7 +28,7 @@
 
 use std::sync::MutexGuard;
 
-use admittance_core::{Cost, Decision, Micros, Several, Span, Strategy};
+use admittance_core::{Cost, Decision, Micros, Several, Strategy};
 
 use crate::key::Fingerprint;
 use crate::limiter::{Together, full};
@@ -195,8 +195,8 @@ impl<'a> Merged<'a> {
         if decisions.iter().any(|decision| !decision.is_admit()) {
             return Attempt::Denied(decisions);
         }
-        if let Some(refused) = self.without_room(now) {
-            decisions[refused] = full(decisions[refused], Span::TICK);
+        if let Some((refused, room_at)) = self.without_room(now) {
+            decisions[refused] = full(decisions[refused], room_at.since(now));
             return Attempt::Denied(decisions);
         }
         let Some(held) = self.hold(&weighed) else { return Attempt::Raced };
@@ -225,13 +225,15 @@ impl<'a> Merged<'a> {
         places.into_iter().map(|(place, table, key)| (place, table.lock(key))).collect()
     }
 
-    /// Gives every key a slot; which one got none, if its table is full and must not forget.
-    fn without_room(&self, now: Micros) -> Option<usize> {
-        self.asks.iter().position(|ask| match ask.limit {
+    /// Gives every key a slot; which one got none, if its table is full and must not forget, and
+    /// when there will be room.
+    fn without_room(&self, now: Micros) -> Option<(usize, Micros)> {
+        self.asks.iter().enumerate().find_map(|(place, ask)| match ask.limit {
             Limit::Slots(word, table) => {
-                !with_judge!(word, |judge| table.ensure(judge, ask.key, now))
+                let room_at = with_judge!(word, |judge| table.ensure(judge, ask.key, now));
+                room_at.map(|room_at| (place, room_at))
             }
-            Limit::Locked(_) => false,
+            Limit::Locked(_) => None,
         })
     }
 

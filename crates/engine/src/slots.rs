@@ -1,5 +1,6 @@
 //! The in-process table for strategies whose state is one word.
 
+mod evict;
 mod grow;
 mod hold;
 mod insert;

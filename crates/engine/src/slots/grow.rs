@@ -16,6 +16,7 @@ use admittance_core::Micros;
 use super::memory::{Cell, Count, Flag, Memory, SLOTS, Slot};
 use super::table::{Table, alternate};
 use super::word::Judge;
+use crate::Clock;
 
 impl<M: Memory> Table<M> {
     /// Makes room if the table has become crowded: by forgetting idle keys as long as there are
@@ -23,20 +24,20 @@ impl<M: Memory> Table<M> {
     ///
     /// It begins at 70 percent of the groups that the current round splits, which are the fullest.
     /// At four splits per insertion the round is over before they reach 80.
-    pub(super) fn grow_if_crowded(&self, judge: &impl Judge, now: Micros) {
+    pub(super) fn grow_if_crowded(&self, judge: &impl Judge, clock: &impl Clock) {
         let size = self.size.load();
         let half = 1 << (u64::BITS - 1 - size.leading_zeros());
         if self.keys.load() * 10 <= half * SLOTS as u64 * 7 || size >= self.size_max {
             return;
         }
-        if !self.forget_some(judge, now, size) {
+        if !self.forget_some(judge, clock.now(), size) {
             self.grow(SPLITS_PER_INSERTION);
         }
     }
 
     /// Looks for idle keys in the next few groups. An insertion adds one key, so as long as this
     /// finds one, the table is not filling up.
-    fn forget_some(&self, judge: &impl Judge, now: Micros, size: u64) -> bool {
+    pub(super) fn forget_some(&self, judge: &impl Judge, now: Micros, size: u64) -> bool {
         let mut is_found = false;
         for _ in 0..LOOKS {
             let index = self.next_group(size);

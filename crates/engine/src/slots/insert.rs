@@ -10,7 +10,7 @@
 //!   the least of its limit in use goes, and is counted.
 //! - Waiting for a lock happens in index order only; any further lock is tried, not waited for.
 
-use admittance_core::{Cost, Decision, Micros, Share, Span};
+use admittance_core::{Cost, Decision, Micros, Share};
 
 use super::memory::{Cell, Count, Flag, Memory, Slot};
 use super::table::{Neighbourhood, Table};
@@ -48,7 +48,7 @@ impl<M: Memory> Table<M> {
         let inserted = self.insert_locked(judge, near, key, clock, cost);
         self.unlock_neighbourhood(near);
         if inserted.is_ok() {
-            self.grow_if_crowded(judge, clock.now());
+            self.grow_if_crowded(judge, clock);
         }
         inserted
     }
@@ -78,11 +78,17 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Makes sure a key has a slot, with a word that decides as absence does.
-    pub(crate) fn ensure(&self, judge: &impl Judge, key: Fingerprint, now: Micros) -> bool {
+    /// Makes sure a key has a slot, with a word that decides as absence does. `Some` is the instant
+    /// at which there will be room, if there is none now.
+    pub(crate) fn ensure(
+        &self,
+        judge: &impl Judge,
+        key: Fingerprint,
+        now: Micros,
+    ) -> Option<Micros> {
         loop {
             if self.find(key).is_some() {
-                return true;
+                return None;
             }
             let near = self.lock_neighbourhood(key);
             let put = match self.scan(near, key) {
@@ -91,13 +97,13 @@ impl<M: Memory> Table<M> {
             };
             self.unlock_neighbourhood(near);
             match put {
-                Ok(refused) => return refused.is_none(),
+                Ok(refused) => return refused,
                 Err(again) => self.prepare(again),
             }
         }
     }
 
-    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there may
+    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there will
     /// be room, if there is none now and the table must not forget.
     fn put(
         &self,
@@ -113,15 +119,21 @@ impl<M: Memory> Table<M> {
             if self.keys.load() < self.max_keys && self.size.load() < self.size_max {
                 return Err(Again::Grow);
             }
+            if self.forget_elsewhere(judge, near, now) {
+                continue;
+            }
             if self.on_full == OnFull::Deny {
                 self.refusals.add(1);
                 return Ok(Some(self.idle_at(judge, near, now)));
+            }
+            if self.evict_less_used(judge, near, now) {
+                continue;
             }
             if self.put_by_evicting(judge, near, entry, now) {
                 return Ok(None);
             }
             // No neighbours at all. In vain only if others hold every lock; they will be done.
-            if !self.evict_elsewhere(judge, now) {
+            if !self.evict_elsewhere(judge, now, None) {
                 M::pause(u32::MAX);
             }
         }
@@ -191,7 +203,11 @@ impl<M: Memory> Table<M> {
             return false;
         }
         self.forgotten_at.raise_to(now.epoch_us());
-        let is_dropped = cell.swap(old, self.layout.vacated(old));
+        // A later tenant starts above an idle word, unless that is zero: then a slow check of this
+        // one would find its zero again, in an empty slot or in another key's.
+        let vacated =
+            if value == 0 { self.layout.vacated_alive(old) } else { self.layout.vacated(old) };
+        let is_dropped = cell.swap(old, vacated);
         if is_dropped {
             self.keys.subtract(1);
         }
@@ -244,30 +260,6 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// With no neighbour to evict, forgets the least used key of some other group. Says whether it
-    /// found one.
-    fn evict_elsewhere(&self, judge: &impl Judge, now: Micros) -> bool {
-        let size = self.size.load();
-        for _ in 0..size {
-            let index = self.next_group(size);
-            if !self.lock_of(index).try_take() {
-                continue;
-            }
-            let live = self.group(index).0.iter().map(|cell| (cell, cell.load()));
-            let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
-            let victim = live.min_by_key(|(_, old)| self.used(judge, *old, now));
-            let is_gone =
-                victim.is_some_and(|(cell, old)| cell.swap(old, self.layout.vacated_alive(old)));
-            self.lock_of(index).give();
-            if is_gone {
-                self.keys.subtract(1);
-                self.evictions.add(1);
-                return true;
-            }
-        }
-        false
-    }
-
     /// The groups one after another, for those who look for something to forget.
     pub(super) fn next_group(&self, size: u64) -> u64 {
         self.hand.add(1);
@@ -287,16 +279,8 @@ impl<M: Memory> Table<M> {
         false
     }
 
-    fn used(&self, judge: &impl Judge, slot: Slot, now: Micros) -> Share {
+    pub(super) fn used(&self, judge: &impl Judge, slot: Slot, now: Micros) -> Share {
         judge.used(self.layout.value(slot.word), now)
-    }
-
-    /// When the first key of a neighbourhood becomes idle.
-    fn idle_at(&self, judge: &impl Judge, near: Neighbourhood, now: Micros) -> Micros {
-        let cells = near.groups().flat_map(|index| &self.group(index).0);
-        let live = cells.map(Cell::load).filter(|slot| !slot.is_empty());
-        let idle_at = live.map(|slot| judge.idle_at(self.layout.value(slot.word))).min();
-        idle_at.unwrap_or(now + Span::TICK)
     }
 
     pub(super) fn prepare(&self, again: Again) {

@@ -115,21 +115,25 @@ impl<M: Memory> Table<M> {
         cost: Cost,
     ) -> Decision {
         let home = self.group(self.address(key.get(), self.size.load()));
+        let mut read = None;
         if let Some((cell, slot)) = Self::find_in(home, key)
             && !slot.is_held()
         {
-            let (next, decision) = judge.step(self.layout.value(slot.word), clock.now(), cost);
+            let now = clock.now();
+            let (next, decision) = judge.step(self.layout.value(slot.word), now, cost);
             if decision.is_admit() {
                 if self.charge(cell, slot, next) {
                     return decision;
                 }
                 M::pause(0);
             }
+            read = Some(now);
         }
-        self.check_anywhere(judge, key, clock, cost)
+        self.check_anywhere(judge, key, clock, cost, read)
     }
 
-    /// Decides one request, wherever the key is and whoever is in the way.
+    /// Decides one request, wherever the key is and whoever is in the way. `read` is what the
+    /// clock showed if it was read already.
     #[inline(never)]
     fn check_anywhere(
         &self,
@@ -137,8 +141,9 @@ impl<M: Memory> Table<M> {
         key: Fingerprint,
         clock: &impl Clock,
         cost: Cost,
+        mut read: Option<Micros>,
     ) -> Decision {
-        let (mut now, mut is_precise) = (clock.now(), false);
+        let mut is_precise = false;
         let mut tries = 0;
         loop {
             let Some((cell, slot)) = self.find(key) else {
@@ -150,10 +155,12 @@ impl<M: Memory> Table<M> {
             };
             if !slot.is_held() {
                 let value = self.layout.value(slot.word);
+                let now = *read.get_or_insert_with(|| clock.now());
                 let (mut next, mut decision) = judge.step(value, now, cost);
                 if !decision.is_admit() && !is_precise {
                     // The cheap clock may lag; what is due by the precise one is not denied.
-                    (now, is_precise) = (clock.precise(), true);
+                    let now = clock.precise();
+                    (read, is_precise) = (Some(now), true);
                     (next, decision) = judge.step(value, now, cost);
                 }
                 if !decision.is_admit() {

@@ -414,7 +414,7 @@ fn charge_both<F: Flaw>(rig: &Rig<F>, keys: [u64; 2]) -> bool {
         if weighed.iter().any(|weighed| !weighed.decision.is_admit()) {
             return false;
         }
-        assert!(keys.iter().all(|&key| rig.table.ensure(&rig.judge, key, now)));
+        assert!(keys.iter().all(|&key| rig.table.ensure(&rig.judge, key, now).is_none()));
         let Some(first) = rig.table.hold(keys[0], weighed[0].from) else {
             thread::yield_now();
             continue;

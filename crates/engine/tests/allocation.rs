@@ -1,0 +1,179 @@
+//! What a check allocates: nothing.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use admittance::{
+    Builtin, Cost, Decision, Gcra, Key, Limiter, ManualClock, Micros, SlidingWindow, Span, Tat,
+    Window,
+};
+
+/// The system's allocator, counting what each thread asks of it.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator as it came; counting allocates nothing, since
+// the thread's counter is constant-initialised and needs no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How often the work allocates.
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = ALLOCATIONS.get();
+    work();
+    ALLOCATIONS.get() - before
+}
+
+fn clock() -> ManualClock {
+    ManualClock::at(Micros::from_epoch_ms(1_700_000_000_000).unwrap())
+}
+
+fn gcra(limit: u64) -> Builtin {
+    Tat::gcra(Gcra { limit, period: Span::from_secs(3_600), burst: 100 }).unwrap().into()
+}
+
+/// Strategies of the slot table: narrow words, wide words, windows.
+fn in_slots() -> [Builtin; 3] {
+    [gcra(100), gcra(1_009), Window::fixed(100, Span::from_secs(60)).unwrap().into()]
+}
+
+/// What a limiter can be asked, so that one that allocates goes through the same lines.
+trait Asked {
+    fn check_cost(&self, key: &str, cost: Cost) -> Decision;
+    fn peek(&self, key: &str) -> Decision;
+}
+
+impl Asked for Limiter<Builtin, ManualClock> {
+    fn check_cost(&self, key: &str, cost: Cost) -> Decision {
+        Self::check_cost(self, key, cost)
+    }
+
+    fn peek(&self, key: &str) -> Decision {
+        Self::peek(self, key)
+    }
+}
+
+/// A limiter that copies its keys, as one with a map from strings would.
+struct Copying(Limiter<Builtin, ManualClock>);
+
+impl Asked for Copying {
+    fn check_cost(&self, key: &str, cost: Cost) -> Decision {
+        self.0.check_cost(std::hint::black_box(key.to_owned()), cost)
+    }
+
+    fn peek(&self, key: &str) -> Decision {
+        self.0.peek(std::hint::black_box(key.to_owned()))
+    }
+}
+
+/// Allocations of many checks and peeks of keys that are there, denials included.
+fn of_present_keys(limiter: &impl Asked) -> u64 {
+    let keys: Vec<String> = (0..100).map(|key| format!("key-{key}")).collect();
+    let two = Cost::new(2).unwrap();
+    for key in &keys {
+        let _ = limiter.check_cost(key, Cost::ONE);
+    }
+    allocations(|| {
+        for _ in 0..100 {
+            for key in &keys {
+                let _ = limiter.check_cost(key, Cost::ONE);
+                let _ = limiter.check_cost(key, two);
+                let _ = limiter.peek(key);
+            }
+        }
+    })
+}
+
+#[test]
+fn checks_and_peeks_of_present_keys_allocate_nothing() {
+    for strategy in in_slots() {
+        let limiter = Limiter::builder(strategy).clock(clock()).build();
+        assert_eq!(of_present_keys(&limiter), 0, "{strategy:?}");
+        assert!(of_present_keys(&Copying(limiter)) > 0, "a copy per key is seen");
+    }
+    // Rings live behind a pointer, which is allocated with the key and not again.
+    let ring = SlidingWindow::new(100, Span::from_secs(60), 10).unwrap();
+    for strategy in [gcra(4_999), ring.into()] {
+        let limiter = Limiter::builder(strategy).clock(clock()).build();
+        assert_eq!(of_present_keys(&limiter), 0, "{strategy:?}");
+    }
+}
+
+fn fill(limiter: &Limiter<Builtin, ManualClock>, keys: u64) {
+    for key in 0..keys {
+        let _ = limiter.check(key);
+    }
+}
+
+#[test]
+fn new_keys_in_a_region_that_is_there_allocate_nothing() {
+    for strategy in in_slots() {
+        let limiter = Limiter::builder(strategy).max_keys(1_000_000).clock(clock()).build();
+        // Growth within the first region, and eviction when it is full, included.
+        let grows = allocations(|| fill(&limiter, 500_000));
+        assert_eq!(grows, 0, "{strategy:?}");
+        assert_eq!(limiter.stats().keys, 500_000);
+        let full = Limiter::builder(strategy).max_keys(1_000).clock(clock()).build();
+        assert_eq!(allocations(|| fill(&full, 50_000)), 0);
+    }
+}
+
+#[test]
+fn a_batch_into_a_vector_with_room_allocates_nothing() {
+    let keys: Vec<u64> = (0..1_000).collect();
+    for strategy in in_slots() {
+        let limiter = Limiter::builder(strategy).clock(clock()).build();
+        let mut decisions = Vec::new();
+        let first = allocations(|| limiter.check_many(&keys, Cost::ONE, &mut decisions));
+        assert_eq!(first, 1, "the vector itself");
+        for _ in 0..10 {
+            let again = allocations(|| limiter.check_many(&keys, Cost::ONE, &mut decisions));
+            assert_eq!(again, 0, "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_of_every_kind_allocate_nothing() {
+    fn of(key: impl Key, limiter: &Limiter<Builtin, ManualClock>) -> u64 {
+        let _ = limiter.check(&key);
+        allocations(|| assert!(limiter.check(&key).is_admit()))
+    }
+    let limiter = Limiter::builder(gcra(100)).clock(clock()).build();
+    let address: std::net::IpAddr = [127, 0, 0, 1].into();
+    assert_eq!(of("text", &limiter), 0);
+    assert_eq!(of(b"bytes", &limiter), 0);
+    assert_eq!(of(7_u64, &limiter), 0);
+    assert_eq!(of(7_u128, &limiter), 0);
+    assert_eq!(of(address, &limiter), 0);
+    assert_eq!(of(("tenant", ("route", 7_u64)), &limiter), 0);
+}

@@ -1,0 +1,110 @@
+//! One contract, tested once, over everything that claims it: what any store must hold.
+//!
+//! Implement [`Harness`] for a store, which is a way to get a fresh one and a way to set its clock,
+//! and run [`conformance`]. Each contract is also a function of its own.
+//!
+//! # Guarantee
+//! A store that passes decides as `admittance-core` does, atomically, and forgets neither too
+//! early nor in the wrong place. Each contract has a broken store that fails it.
+//!
+//! # Proven by
+//! `tests/memory.rs` runs the suite over the in-process store, `tests/mutants.rs` over stores that
+//! are nearly right.
+//!
+//! # Example
+//! ```
+//! use admittance::{ManualClock, Memory, Micros};
+//! use admittance_testkit::{Harness, block_on, persists};
+//!
+//! struct InProcess(ManualClock);
+//!
+//! impl Harness for InProcess {
+//!     type Store = Memory<ManualClock>;
+//!
+//!     async fn fresh(&self) -> Self::Store {
+//!         Memory::new(self.0.clone()).max_keys(1_000)
+//!     }
+//!
+//!     async fn set_clock(&self, _store: &Self::Store, now: Micros) {
+//!         self.0.set(now);
+//!     }
+//! }
+//!
+//! block_on(persists(&InProcess(ManualClock::default())))?;
+//! # Ok::<(), admittance_testkit::Violation>(())
+//! ```
+//!
+//! `ADMITTANCE_SEED=n` replays a run of the random contracts, `ADMITTANCE_LONG=1` makes it ten
+//! times as long.
+#![forbid(unsafe_code)]
+
+mod contracts;
+mod equality;
+mod faulty;
+mod races;
+mod run;
+mod samples;
+mod timeline;
+mod trial;
+mod violation;
+
+use admittance::{Micros, Store};
+
+pub use contracts::{
+    denials_are_free, expires_when_idle_and_not_before, isolates_keys, isolates_policies,
+    isolates_strategies, looks_are_free, never_means_never, persists, resets, retry_is_the_truth,
+    steps_back_never_over_admit,
+};
+pub use equality::equals_core;
+pub use faulty::{Fault, Faulty};
+pub use races::racing_callers_admit_exactly_the_burst;
+pub use run::{block_on, join_all};
+pub use violation::{Contract, Fact, Violation};
+
+/// A kind of store under test.
+pub trait Harness: Sync {
+    /// The store.
+    type Store: Store;
+
+    /// A store that has seen nothing.
+    fn fresh(&self) -> impl Future<Output = Self::Store> + Send;
+
+    /// Sets the clock that the store decides by. It may go back.
+    fn set_clock(&self, store: &Self::Store, now: Micros) -> impl Future<Output = ()> + Send;
+
+    /// How many random timelines [`equals_core`] compares for each kind of strategy. A store behind
+    /// a network may ask for fewer.
+    fn timelines(&self) -> usize {
+        TIMELINES_DEFAULT
+    }
+
+    /// Runs a future to its end on the calling thread, as each of the racing callers does. A store
+    /// whose futures need a runtime enters that runtime here; it must have threads of its own,
+    /// since the thread that runs the suite waits for the callers.
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        block_on(future)
+    }
+}
+
+/// Runs every contract; the first that does not hold is named with the facts.
+///
+/// # Errors
+/// The violation.
+pub async fn conformance<H: Harness>(harness: &H) -> Result<(), Violation> {
+    persists(harness).await?;
+    isolates_keys(harness).await?;
+    isolates_policies(harness).await?;
+    isolates_strategies(harness).await?;
+    resets(harness).await?;
+    expires_when_idle_and_not_before(harness).await?;
+    racing_callers_admit_exactly_the_burst(harness).await?;
+    denials_are_free(harness).await?;
+    steps_back_never_over_admit(harness).await?;
+    retry_is_the_truth(harness).await?;
+    never_means_never(harness).await?;
+    looks_are_free(harness).await?;
+    equals_core(harness).await
+}
+
+/// Some hundred thousand answers in all.
+const TIMELINES_DEFAULT: usize = 250;

@@ -1,0 +1,295 @@
+//! Stores that are nearly right. Each has one flaw, and the contract that forbids it must see it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::task::Poll;
+
+use admittance::{
+    Action, Answer, Applied, BuiltinState, Clock, Cost, Decision, ManualClock, Micros, Op, Outcome,
+    Retry, Span, Step, Store, StoreError, Strategy,
+};
+use admittance_testkit::{
+    Contract, Harness, Violation, block_on, conformance, denials_are_free, equals_core,
+    expires_when_idle_and_not_before, isolates_keys, isolates_policies, isolates_strategies,
+    looks_are_free, never_means_never, persists, racing_callers_admit_exactly_the_burst, resets,
+    retry_is_the_truth, steps_back_never_over_admit,
+};
+
+/// What is wrong with a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    Nothing,
+    LosesWrites,
+    SharesKeys,
+    SharesPolicies,
+    SharesStrategies,
+    ResetsEverything,
+    ResetsNothing,
+    ForgetsEarly,
+    StandsStill,
+    ForgetsWithoutMemory,
+    ReadsThenWrites,
+    ChargesDenials,
+    RefillsOnStepBack,
+    RetryOneTickShort,
+    RetryOneTickLong,
+    NeverIsFinite,
+    PeekCharges,
+    ForecastCharges,
+    RemainingHigh,
+    ResetLate,
+    WrongInstant,
+}
+
+/// A map behind a lock, and its flaw.
+struct Naive {
+    flaw: Flaw,
+    clock: ManualClock,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    states: HashMap<Vec<u8>, BuiltinState>,
+    newest: Micros,
+}
+
+impl Naive {
+    fn name(&self, op: &Op<'_>) -> Vec<u8> {
+        let shape = match self.flaw {
+            Flaw::SharesStrategies => String::new(),
+            _ => format!("{:?}", op.strategy),
+        };
+        let key = match self.flaw {
+            Flaw::SharesKeys => op.key.trim_ascii(),
+            _ => op.key,
+        };
+        let policy = match self.flaw {
+            Flaw::SharesPolicies => format!("{shape}:{}:", op.policy),
+            _ => format!("{shape}:{}:{}:", op.policy.len(), op.policy),
+        };
+        [policy.as_bytes(), key].concat()
+    }
+
+    /// What is remembered of a key, after whatever the flaw forgets.
+    fn read(&self, op: &Op<'_>, now: Micros) -> Option<BuiltinState> {
+        let mut kept = self.kept.lock().unwrap();
+        let idle_at = |state: &BuiltinState| op.strategy.idle_at(state).epoch_us();
+        match self.flaw {
+            Flaw::RefillsOnStepBack if now < kept.newest => kept.states.clear(),
+            Flaw::ForgetsEarly => {
+                kept.states.retain(|_, state| now.epoch_us() + 2 <= idle_at(state))
+            }
+            Flaw::ForgetsWithoutMemory => {
+                kept.states.retain(|_, state| now.epoch_us() < idle_at(state));
+            }
+            _ => {}
+        }
+        kept.newest = kept.newest.max(now);
+        kept.states.get(&self.name(op)).cloned()
+    }
+
+    fn write(&self, op: &Op<'_>, state: Option<BuiltinState>) {
+        let mut kept = self.kept.lock().unwrap();
+        match state {
+            Some(state) if self.flaw != Flaw::LosesWrites => {
+                kept.states.insert(self.name(op), state);
+            }
+            _ => {}
+        }
+    }
+
+    fn told(&self, decision: Decision) -> Decision {
+        let after = |us| Outcome::Deny(Retry::After(Span::from_us(us)));
+        let mut told = decision;
+        match (self.flaw, decision.outcome) {
+            (Flaw::RetryOneTickShort, Outcome::Deny(Retry::After(wait))) => {
+                told.outcome = after(wait.us() - 1);
+            }
+            (Flaw::RetryOneTickLong, Outcome::Deny(Retry::After(wait))) => {
+                told.outcome = after(wait.us() + 1);
+            }
+            (Flaw::NeverIsFinite, Outcome::Deny(Retry::Never)) => told.outcome = after(1_000_000),
+            (Flaw::RemainingHigh, Outcome::Deny(_)) => told.remaining += 1,
+            (Flaw::ResetLate, _) => told.reset_at = told.reset_at + Span::TICK,
+            _ => {}
+        }
+        told
+    }
+
+    fn check(&self, op: &Op<'_>, state: Option<BuiltinState>, now: Micros, cost: Cost) -> Decision {
+        let Step { mut state, decision } = op.strategy.step(state, now, cost);
+        if self.flaw == Flaw::ChargesDenials && !decision.is_admit() {
+            state = op.strategy.step(state, now, Cost::ONE).state;
+        }
+        self.write(op, state);
+        self.told(decision)
+    }
+
+    fn reset(&self, op: &Op<'_>) -> bool {
+        let mut kept = self.kept.lock().unwrap();
+        match self.flaw {
+            Flaw::ResetsNothing => kept.states.contains_key(&self.name(op)),
+            Flaw::ResetsEverything => {
+                let found = kept.states.contains_key(&self.name(op));
+                kept.states.clear();
+                found
+            }
+            _ => kept.states.remove(&self.name(op)).is_some(),
+        }
+    }
+}
+
+/// One op at a time, as a lock around the whole of it would have it.
+static WHOLE: Mutex<()> = Mutex::new(());
+
+impl Store for Naive {
+    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
+        let now = match self.flaw {
+            Flaw::StandsStill => self.kept.lock().unwrap().newest.max(START),
+            _ => self.clock.now(),
+        };
+        if let (Flaw::ReadsThenWrites, Action::Check(cost)) = (self.flaw, op.action) {
+            let state = self.read(&op, now);
+            turn().await;
+            let answer = Answer::Decision(self.check(&op, state, now, cost));
+            return Ok(Applied { answer, at: now });
+        }
+        let _whole = WHOLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = self.read(&op, now);
+        let charges = match op.action {
+            Action::Peek => self.flaw == Flaw::PeekCharges,
+            Action::Forecast(_) => self.flaw == Flaw::ForecastCharges,
+            _ => false,
+        };
+        if charges {
+            self.write(&op, op.strategy.step(state.clone(), now, Cost::ONE).state);
+        }
+        let answer = match op.action {
+            Action::Check(cost) => Answer::Decision(self.check(&op, state, now, cost)),
+            Action::Peek => Answer::Decision(self.told(op.strategy.peek(state.as_ref(), now))),
+            Action::Forecast(cost) => {
+                Answer::Forecast(op.strategy.forecast(state.as_ref(), now, cost))
+            }
+            Action::Reset => Answer::Reset(self.reset(&op)),
+            other => unreachable!("{other:?}"),
+        };
+        let late = Span::from_us(u64::from(self.flaw == Flaw::WrongInstant));
+        Ok(Applied { answer, at: now + late })
+    }
+}
+
+/// Lets others go first, once.
+async fn turn() {
+    let mut is_first = true;
+    std::future::poll_fn(|context| {
+        context.waker().wake_by_ref();
+        if std::mem::replace(&mut is_first, false) { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+}
+
+/// Where the suite begins.
+const START: Micros = Micros::saturating_from_epoch_us(1_700_000_000_123_457);
+
+struct Flawed {
+    flaw: Flaw,
+    clock: ManualClock,
+}
+
+impl Harness for Flawed {
+    type Store = Naive;
+
+    async fn fresh(&self) -> Naive {
+        Naive { flaw: self.flaw, clock: self.clock.clone(), kept: Mutex::default() }
+    }
+
+    async fn set_clock(&self, _store: &Naive, now: Micros) {
+        self.clock.set(now);
+    }
+
+    fn timelines(&self) -> usize {
+        100
+    }
+}
+
+fn flawed(flaw: Flaw) -> Flawed {
+    Flawed { flaw, clock: ManualClock::default() }
+}
+
+/// Runs the contract's own function alone.
+fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
+    let harness = &flawed(flaw);
+    block_on(async {
+        match contract {
+            Contract::Persists => persists(harness).await,
+            Contract::IsolatesKeys => isolates_keys(harness).await,
+            Contract::IsolatesPolicies => isolates_policies(harness).await,
+            Contract::IsolatesStrategies => isolates_strategies(harness).await,
+            Contract::Resets => resets(harness).await,
+            Contract::Expires => expires_when_idle_and_not_before(harness).await,
+            Contract::Races => racing_callers_admit_exactly_the_burst(harness).await,
+            Contract::DenialsAreFree => denials_are_free(harness).await,
+            Contract::StepsBack => steps_back_never_over_admit(harness).await,
+            Contract::RetryIsTrue => retry_is_the_truth(harness).await,
+            Contract::Never => never_means_never(harness).await,
+            Contract::LooksAreFree => looks_are_free(harness).await,
+            Contract::EqualsCore => equals_core(harness).await,
+            other => unreachable!("{other:?}"),
+        }
+    })
+}
+
+#[test]
+fn a_map_behind_a_lock_holds_every_contract() {
+    block_on(conformance(&flawed(Flaw::Nothing))).unwrap();
+}
+
+#[test]
+fn every_flaw_is_seen_by_the_contract_that_forbids_it() {
+    let seen_by = [
+        (Flaw::LosesWrites, Contract::Persists),
+        (Flaw::SharesKeys, Contract::IsolatesKeys),
+        (Flaw::SharesPolicies, Contract::IsolatesPolicies),
+        (Flaw::SharesStrategies, Contract::IsolatesStrategies),
+        (Flaw::ResetsEverything, Contract::Resets),
+        (Flaw::ResetsNothing, Contract::Resets),
+        (Flaw::ForgetsEarly, Contract::Expires),
+        (Flaw::StandsStill, Contract::Expires),
+        (Flaw::ForgetsWithoutMemory, Contract::StepsBack),
+        (Flaw::ReadsThenWrites, Contract::Races),
+        (Flaw::ChargesDenials, Contract::DenialsAreFree),
+        (Flaw::RefillsOnStepBack, Contract::StepsBack),
+        (Flaw::RetryOneTickShort, Contract::RetryIsTrue),
+        (Flaw::RetryOneTickLong, Contract::RetryIsTrue),
+        (Flaw::NeverIsFinite, Contract::Never),
+        (Flaw::PeekCharges, Contract::LooksAreFree),
+        (Flaw::ForecastCharges, Contract::LooksAreFree),
+        (Flaw::RemainingHigh, Contract::EqualsCore),
+        (Flaw::ResetLate, Contract::EqualsCore),
+        (Flaw::WrongInstant, Contract::EqualsCore),
+    ];
+    for (flaw, contract) in seen_by {
+        let violation = held(contract, flaw).expect_err(&format!("{flaw:?} passes {contract:?}"));
+        assert_eq!(violation.contract, contract);
+        // The suite as a whole sees it too, whichever contract is first.
+        let violation = block_on(conformance(&flawed(flaw))).expect_err(&format!("{flaw:?}"));
+        println!("{flaw:?}: {violation}");
+    }
+}
+
+#[test]
+fn a_flaw_that_only_one_contract_forbids_is_named_by_it() {
+    let named = [
+        (Flaw::SharesKeys, Contract::IsolatesKeys),
+        (Flaw::SharesPolicies, Contract::IsolatesPolicies),
+        (Flaw::ReadsThenWrites, Contract::Races),
+        (Flaw::ForgetsWithoutMemory, Contract::StepsBack),
+        (Flaw::WrongInstant, Contract::EqualsCore),
+    ];
+    for (flaw, contract) in named {
+        let violation = block_on(conformance(&flawed(flaw))).unwrap_err();
+        assert_eq!(violation.contract, contract, "{flaw:?}");
+    }
+}
