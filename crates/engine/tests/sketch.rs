@@ -233,14 +233,23 @@ fn a_denial_leaves_no_trace() {
     only_shipped_passes(a_denial_changes_nothing, &[Mistake::KeepsTheDenied]);
 }
 
+/// How many threads race, and after how many requests each they wait for one another.
+struct Race {
+    threads: u64,
+    meet_every: u64,
+}
+
 /// What threads were admitted that all ask at once, per key and window.
-fn race(sketch: &dyn Sketch, threads: u64, ask: impl Fn(u64, &mut Rng) -> Asked + Sync) -> Spent {
+fn race(sketch: &dyn Sketch, race: Race, ask: impl Fn(u64, &mut Rng) -> Asked + Sync) -> Spent {
+    let Race { threads, meet_every } = race;
     let barrier = Barrier::new(usize::try_from(threads).unwrap());
     let run = |thread: u64| {
         let mut rng = Rng::with_seed(thread);
-        barrier.wait();
         let mut spent = Spent::new();
         for number in 0..400 {
+            if number % meet_every == 0 {
+                barrier.wait();
+            }
             let Asked { key, cost } = ask(number, &mut rng);
             let decision = sketch.check_cost(key, cost);
             let units = if decision.is_admit() { cost.units() } else { 0 };
@@ -274,7 +283,9 @@ fn racers_pass_exactly_the_limit(make: Make<'_>) -> Checked {
         let sketch = make(Setup { limit, size, seed: round, ..ten_a_second() });
         // All threads go through the same keys together, and meet at a hundred limits.
         let same = |number, _: &mut Rng| Asked { key: number / 4, cost: Cost::ONE };
-        for (key, units) in race(&*sketch, 2 + round % 7, same) {
+        // Threads that start first would be done before the others begin.
+        let together = Race { threads: 2 + round % 7, meet_every: 4 };
+        for (key, units) in race(&*sketch, together, same) {
             ensure(units == limit, || format!("{units} of {limit} for {key:?}, round {round}"))?;
         }
     }
@@ -301,7 +312,8 @@ fn racers_across_windows_stay_within(make: Make<'_>) -> Checked {
             }
             Asked { key: rng.u64(0..12), cost: cost(rng.u64(1..=3)) }
         };
-        for (key, units) in race(&*sketch, 2 + round % 7, jumpy) {
+        let at_will = Race { threads: 2 + round % 7, meet_every: 400 };
+        for (key, units) in race(&*sketch, at_will, jumpy) {
             ensure(units <= 20, || format!("{units} of 20 for {key:?}, round {round}"))?;
         }
     }
@@ -320,7 +332,8 @@ fn late_racers_spoil_no_later_window(make: Make<'_>) -> Checked {
             }
             Asked { key: rng.u64(0..4), cost: Cost::ONE }
         };
-        for (key, units) in race(&*sketch, 2 + round % 7, hasty) {
+        let at_will = Race { threads: 2 + round % 7, meet_every: 400 };
+        for (key, units) in race(&*sketch, at_will, hasty) {
             ensure(units <= 1, || format!("{units} of 1 for {key:?}, round {round}"))?;
         }
     }
