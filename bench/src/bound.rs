@@ -1,11 +1,26 @@
 //! Whether each contender keeps the bound that a rate limiter is for, on a clock of our own.
 
 use std::num::NonZeroU32;
+use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use admittance::{Gcra, Limiter, ManualClock, Micros, Span, Tat};
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
+
+/// Whether a contender, by its name in the tables, keeps the bound; the floor limits nothing.
+pub(crate) fn verdict(contender: &str) -> &'static str {
+    static KEPT: OnceLock<Vec<(&'static str, bool)>> = OnceLock::new();
+    let kept = KEPT.get_or_init(|| {
+        let all = [ours(), governor(), throttlecrab()];
+        all.into_iter().map(|(name, cold, idle)| (name, cold == 7 && idle <= 10)).collect()
+    });
+    match kept.iter().find(|(name, _)| contender.starts_with(name)) {
+        Some((_, true)) => "kept",
+        Some((_, false)) => "BROKEN",
+        None => "-",
+    }
+}
 
 /// Prints what each contender admits where the exact answer is known.
 pub(crate) fn print() {

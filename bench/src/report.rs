@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use crate::bound;
+
 /// The measurements of one contender in one scenario, a number per round.
 pub(crate) struct Row {
     pub(crate) contender: &'static str,
@@ -49,12 +51,14 @@ pub(crate) fn paired(ours: &[f64], theirs: &[f64]) -> Spread {
 /// A table of medians with quartiles, nanoseconds per check and thread.
 pub(crate) fn print(scenario: &Scenario) {
     println!("\n{}", scenario.name);
-    println!("  {:24} {:>9}  {:>19}  {:>8}", "contender", "ns/check", "quartiles", "ours/it");
+    let [contender, nanos, quartiles] = ["contender", "ns/check", "quartiles"];
+    println!("  {contender:24} {nanos:>9}  {quartiles:>19}  {:>8}  bound", "ours/it");
     for row in &scenario.rows {
         let Spread { median, low, high } = spread(&row.nanos);
         let ratio = scenario.ratio("admittance", row.contender).map_or(f64::NAN, |r| r.median);
         let quartiles = format!("{low:.1} – {high:.1}");
-        println!("  {:24} {median:>9.1}  {quartiles:>19}  {ratio:>8.2}", row.contender);
+        let (contender, bound) = (row.contender, bound::verdict(row.contender));
+        println!("  {contender:24} {median:>9.1}  {quartiles:>19}  {ratio:>8.2}  {bound}");
     }
 }
 
@@ -103,5 +107,7 @@ pub(crate) fn json(scenarios: &[Scenario], targets: &[Target]) -> String {
 
 fn json_row(row: &Row) -> String {
     let nanos: Vec<String> = row.nanos.iter().map(|n| format!("{n:.2}")).collect();
-    format!("{{\"contender\": \"{}\", \"ns\": [{}]}}", row.contender, nanos.join(", "))
+    let (contender, nanos) = (row.contender, nanos.join(", "));
+    let bound = bound::verdict(contender);
+    format!("{{\"contender\": \"{contender}\", \"bound\": \"{bound}\", \"ns\": [{nanos}]}}")
 }
