@@ -284,7 +284,7 @@ impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
                 with_judge!(word, |judge| table.weigh(judge, key, now, cost).decision)
             }
             Table::Locked(table) => {
-                table.weigh_in(&mut lock(table.shard(key)), &self.strategy, key, now, cost)
+                table.weigh_in(&mut lock(table.shard(key)), &self.strategy, key, now, cost, 0)
             }
         }
     }
@@ -350,6 +350,11 @@ pub(crate) fn judged_later(decision: Decision, by: Span) -> Decision {
 pub(crate) fn full(admitted: Decision, wait: Span) -> Decision {
     let outcome = Outcome::Deny(Retry::After(wait.max(Span::TICK)));
     Decision { outcome, remaining: 0, ..admitted }
+}
+
+/// What would have been admitted were there ever room for the key beside the others.
+pub(crate) fn never(admitted: Decision) -> Decision {
+    Decision { outcome: Outcome::Deny(Retry::Never), remaining: 0, ..admitted }
 }
 
 /// As many keys as the processor can fetch lines for at once.

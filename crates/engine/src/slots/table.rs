@@ -25,7 +25,7 @@ use std::sync::OnceLock;
 use admittance_core::{Cost, Decision, Forecast, Micros, Share};
 
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
-use super::word::Judge;
+use super::word::{Judge, Reserving};
 use crate::Clock;
 use crate::key::Fingerprint;
 use crate::limiter::{OnFull, Stats, full, judged_later};
@@ -305,7 +305,7 @@ impl<M: Memory> Table<M> {
         (slot.key == key.get()).then_some((cell, slot))
     }
 
-    fn scan(&self, near: Neighbourhood, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
+    pub(super) fn scan(&self, near: Neighbourhood, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
         let home = Self::find_in(self.group(near.home), key);
         home.or_else(|| Self::find_in(self.group(near.alternate), key))
     }
@@ -361,6 +361,7 @@ impl<M: Memory> Table<M> {
         key: Fingerprint,
         now: Micros,
     ) -> Option<Micros> {
+        let judge = &Reserving(judge);
         loop {
             if self.find(key).is_some() {
                 return None;
@@ -631,7 +632,7 @@ impl<M: Memory> Table<M> {
     }
 
     /// Locks both groups of a key, in index order, at their current addresses.
-    fn lock_neighbourhood(&self, key: Fingerprint) -> Neighbourhood {
+    pub(super) fn lock_neighbourhood(&self, key: Fingerprint) -> Neighbourhood {
         loop {
             let near = self.neighbourhood(key.get());
             let (first, second) = near.in_order();
@@ -648,7 +649,7 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    fn unlock_neighbourhood(&self, near: Neighbourhood) {
+    pub(super) fn unlock_neighbourhood(&self, near: Neighbourhood) {
         let (first, second) = near.in_order();
         if second != first {
             self.lock_of(second).give();
