@@ -6,7 +6,8 @@
 //! - A denial charges nothing.
 //!
 //! # Proven by
-//! The conformance suite of `admittance-testkit`, run in `tests/conformance.rs`.
+//! The conformance suite of `admittance-testkit`, `tests/race.rs`, `tests/bounded.rs` and
+//! `tests/allocation.rs`.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -55,8 +56,9 @@ enum Table<S: Strategy> {
 /// What a limiter does with a new key when it may not keep any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFull {
-    /// Forget the key with the least of its limit in use among the new key's neighbours. It can
-    /// then pass one burst more than its limit; [`Stats::evictions`] counts how often that was.
+    /// Forget the key with the least of its limit in use among the new key's neighbours, or one
+    /// further off if they have all used much of theirs. It can then pass one burst more than its
+    /// limit; [`Stats::evictions`] counts how often that was.
     #[default]
     Evict,
     /// Deny the new key.

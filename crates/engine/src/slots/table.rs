@@ -18,7 +18,8 @@
 //!
 //! # Proven by
 //! `slots::tests` runs this protocol under shuttle on a memory it controls, with mutants: torn
-//! slots, an insertion without a second look, a move that copies before it empties.
+//! slots, an insertion without a second look, a move that copies before it empties. `tests/race.rs`
+//! and `tests/bounded.rs` run it on the machine.
 
 use std::sync::OnceLock;
 
@@ -43,7 +44,7 @@ pub(crate) struct Table<M: Memory> {
     more: [OnceLock<Segment<M>>; SEGMENTS_MAX],
     pub(super) size_max: u64,
     pub(super) max_keys: u64,
-    on_full: OnFull,
+    pub(super) on_full: OnFull,
     /// Slots that are not empty.
     pub(super) keys: M::Count,
     /// No absent key is judged at an earlier instant, in microseconds.
