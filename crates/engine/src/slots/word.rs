@@ -28,8 +28,9 @@ pub(crate) trait Judge: Send + Sync {
 }
 
 /// A strategy in the eyes of one who takes slots for several new keys: a slot that was taken and is
-/// not charged yet, whose word is zero, is as good as in use. Otherwise the second key of a decision
-/// would find room where the first is, and the first then where the second is, without end.
+/// not charged yet, whose word is zero, is as good as in use. Otherwise the second key of a
+/// decision would find room where the first is, and the first then where the second is, without
+/// end.
 pub(crate) struct Reserving<'a, J>(pub(crate) &'a J);
 
 impl<J: Judge> Judge for Reserving<'_, J> {
