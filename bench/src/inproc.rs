@@ -95,15 +95,15 @@ fn measure<K: AnyKey>(
     threads: usize,
     effort: Effort,
 ) -> Scenario {
-    let may_run = |contender: &&Box<dyn Contender<K>>| threads == 1 || contender.is_shared();
-    let contenders: Vec<_> = contenders.iter().filter(may_run).collect();
+    let contenders = contenders.iter().map(Box::as_ref);
+    let contenders: Vec<&dyn Contender<K>> =
+        contenders.filter(|contender| threads == 1 || contender.is_shared()).collect();
     let every_key: Vec<u32> = (0..u32::try_from(keys.len()).expect("fits")).collect();
     for contender in &contenders {
         contender.checks(keys, &every_key);
     }
-    let empty =
-        |contender: &&Box<dyn Contender<K>>| Row { contender: contender.name(), nanos: vec![] };
-    let mut rows: Vec<Row> = contenders.iter().map(|c| empty(c)).collect();
+    let empty = |contender: &&dyn Contender<K>| Row { contender: contender.name(), nanos: vec![] };
+    let mut rows: Vec<Row> = contenders.iter().map(empty).collect();
     for round in 0..effort.rounds {
         let orders: Vec<Vec<u32>> = (0..threads)
             .map(|t| order(keys.len(), effort.checks, arrivals, (round * 8 + t + 1) as u64))
@@ -111,7 +111,7 @@ fn measure<K: AnyKey>(
         // Who goes first changes from round to round.
         for turn in 0..contenders.len() {
             let place = (turn + round) % contenders.len();
-            rows[place].nanos.push(time(contenders[place].as_ref(), keys, &orders));
+            rows[place].nanos.push(time(contenders[place], keys, &orders));
         }
     }
     let scenario = Scenario { name: name.to_owned(), rows };

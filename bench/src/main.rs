@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p admittance-bench -- inproc` prints a table and writes JSON beside it.
 
+#![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
+
 mod bound;
 mod contenders;
 mod inproc;

@@ -23,11 +23,8 @@ pub(crate) fn print(keys: usize) {
     let (few, many) = (measure("flood", keys / 10), measure("flood", keys));
     if let (Some(few), Some(many)) = (few, many) {
         let (few, many) = (few / 1e6, many / 1e6);
-        let max = FLOOD_MAX_KEYS;
-        println!(
-            "\nA flood of unique keys at max_keys = {max}: {few:.1} MB after {}, {many:.1} MB after {keys}",
-            keys / 10
-        );
+        println!("\nA flood of unique keys at max_keys = {FLOOD_MAX_KEYS}");
+        println!("  {few:.1} MB after {}, {many:.1} MB after {keys}", keys / 10);
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use admittance::SystemClock;
+use admittance::PreciseClock;
 use admittance_server::{Config, DRAIN_MAX, Drained, Service};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let address = address(args)?;
-    let service = Arc::new(Service::new(&config, Arc::new(SystemClock::new())));
+    let service = Arc::new(Service::new(&config, Arc::new(PreciseClock::new())));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure(format!("cannot start threads: {error}")))?;
     let done = runtime.block_on(listen(address, service, &config, args));

@@ -19,7 +19,8 @@ use foldhash::quality::SeedableRandomState;
 /// # Example
 /// ```
 /// use admittance::{Gcra, Limiter, Span, Tat};
-/// let limiter = Limiter::new(Tat::gcra(Gcra { limit: 1, period: Span::from_secs(60), burst: 1 })?);
+/// let limit = Gcra { limit: 1, period: Span::from_secs(60), burst: 1 };
+/// let limiter = Limiter::new(Tat::gcra(limit)?);
 /// assert!(limiter.check(("tenant-7", 42_u64)).is_admit());
 /// assert!(!limiter.check(("tenant-7", 42_u64)).is_admit());
 /// # Ok::<(), admittance::Invalid>(())

@@ -4,7 +4,8 @@
 //! ```
 //! use admittance::{Gcra, Limiter, Span, Tat};
 //!
-//! let limiter = Limiter::new(Tat::gcra(Gcra { limit: 5, period: Span::from_secs(3600), burst: 5 })?);
+//! let limit = Gcra { limit: 5, period: Span::from_secs(3600), burst: 5 };
+//! let limiter = Limiter::new(Tat::gcra(limit)?);
 //! for left in (0..5).rev() {
 //!     assert_eq!(limiter.check("user-42").remaining, left);
 //! }
@@ -21,17 +22,21 @@ mod key;
 mod limiter;
 mod locked;
 mod several;
+mod shaper;
+mod sketch;
 mod slots;
 mod store;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
-    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shaped, Share, SlidingLog,
-    SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket, Weekday, Window,
-    WindowState,
+    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shaped, Shaper, Share,
+    SlidingLog, SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket,
+    Weekday, Window, WindowState,
 };
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};
+pub use shaper::{Scheduled, ShapedLimiter};
+pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
 pub use store::{Action, Answer, Applied, Memory, Op, Recovery, Store, StoreError};

@@ -47,6 +47,7 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
 }
 
 /// Where the keys' states live.
+#[expect(clippy::large_enum_variant, reason = "a box would cost every check a line")]
 enum Table<S: Strategy> {
     /// The strategy's state is one word, and this processor can swap it together with the key.
     Slots(Word, slots::Table<Native>),

@@ -3,9 +3,12 @@
 mod evict;
 mod grow;
 mod hold;
+mod insert;
 mod memory;
 mod native;
 mod table;
+#[cfg(test)]
+mod tests;
 mod word;
 
 pub(crate) use hold::{Held, Weighed};

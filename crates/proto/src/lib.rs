@@ -34,7 +34,7 @@ pub use convert::Contradiction;
 /// The public contract, package `throttlekit.v1`.
 pub mod v1 {
     #![allow(clippy::all, missing_docs, unreachable_pub, rust_2018_idioms)]
-    #![allow(clippy::missing_errors_doc, clippy::must_use_candidate)]
+    #![allow(clippy::missing_errors_doc, clippy::must_use_candidate, clippy::too_many_lines)]
     tonic::include_proto!("throttlekit.v1");
 }
 

@@ -149,8 +149,8 @@ fn same<T: PartialEq + Debug>(expected: &T, got: &T) -> Result<(), String> {
     if expected == got { Ok(()) } else { Err(format!("expected {expected:?}, got {got:?}")) }
 }
 
-/// Runs timelines with new parameters until `steps` requests have been decided. Gives the percentage
-/// that was admitted, since an oracle that is only ever asked for one answer proves little.
+/// Runs timelines with new parameters until `steps` requests have been decided. Gives the share in
+/// percent that was admitted, since an oracle that is only ever asked for one answer proves little.
 pub(crate) fn many<S, O>(
     rng: &mut Rng,
     steps: usize,

@@ -13,9 +13,9 @@
 //!   access and no reference to the inside. `key` reads an aligned half, which is atomic by
 //!   itself; what it finds is only ever used to choose which cell to load whole. `swap_word` swaps
 //!   an aligned half.
-//! - `swap` and `swap_word` are locked instructions, hence full barriers. `load` is a plain load, which x86 does
-//!   not reorder with other loads; the asm blocks keep the compiler from moving memory accesses
-//!   across them (neither is marked `nomem` or `pure`).
+//! - `swap` and `swap_word` are locked instructions, hence full barriers. `load` is a plain load,
+//!   which x86 does not reorder with other loads; the asm blocks keep the compiler from moving
+//!   memory accesses across them (none is marked `nomem` or `pure`).
 //! - Pages come zeroed from the allocator, and zero is an empty cell and a free lock.
 //!
 //! # Proven by
@@ -73,7 +73,13 @@ impl Memory for Native {
     }
 
     fn pause(tries: u32) {
-        if tries < SPINS_BEFORE_YIELD { std::hint::spin_loop() } else { std::thread::yield_now() }
+        if tries >= PAUSES_BEFORE_YIELD {
+            return std::thread::yield_now();
+        }
+        // Longer each time: two threads that fight for a line get more done if one lets go.
+        for _ in 0..1 << tries {
+            std::hint::spin_loop();
+        }
     }
 }
 
@@ -90,7 +96,8 @@ unsafe impl Sync for NativeCell {}
 impl Cell for NativeCell {
     #[inline(always)]
     fn load(&self) -> Slot {
-        let value: std::arch::x86_64::__m128i;
+        use std::arch::x86_64::__m128i;
+        let value: __m128i;
         // SAFETY: the address is valid and aligned to 16; the load is atomic with AVX (see above).
         unsafe {
             std::arch::asm!(
@@ -101,7 +108,7 @@ impl Cell for NativeCell {
             );
         }
         // SAFETY: both are sixteen plain bytes; x86 keeps the low word first.
-        let [key, word] = unsafe { std::mem::transmute::<_, [u64; 2]>(value) };
+        let [key, word] = unsafe { std::mem::transmute::<__m128i, [u64; 2]>(value) };
         Slot { key, word }
     }
 
@@ -292,5 +299,5 @@ impl<T> Drop for Zeroed<T> {
 }
 
 const LINE: usize = 64;
-const SPINS_BEFORE_YIELD: u32 = 64;
+const PAUSES_BEFORE_YIELD: u32 = 8;
 const _: () = assert!(size_of::<Group<NativeCell>>() == LINE);

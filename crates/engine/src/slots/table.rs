@@ -23,13 +23,13 @@
 
 use std::sync::OnceLock;
 
-use admittance_core::{Cost, Decision, Forecast, Micros, Share};
+use admittance_core::{Cost, Decision, Forecast, Micros};
 
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
-use super::word::{Judge, Reserving};
+use super::word::Judge;
 use crate::Clock;
 use crate::key::Fingerprint;
-use crate::limiter::{OnFull, Stats, full, judged_later};
+use crate::limiter::{OnFull, Stats, judged_later};
 
 /// The table.
 pub(crate) struct Table<M: Memory> {
@@ -48,11 +48,11 @@ pub(crate) struct Table<M: Memory> {
     /// Slots that are not empty.
     pub(super) keys: M::Count,
     /// No absent key is judged at an earlier instant, in microseconds.
-    forgotten_at: M::Count,
+    pub(super) forgotten_at: M::Count,
     pub(super) evictions: M::Count,
-    refusals: M::Count,
+    pub(super) refusals: M::Count,
     /// Where the search for a victim outside the neighbourhood goes on.
-    hand: M::Count,
+    pub(super) hand: M::Count,
     /// Held by the one thread that grows the table.
     pub(super) growing: M::Flag,
 }
@@ -74,21 +74,6 @@ impl<M: Memory> Segment<M> {
 pub(super) struct Neighbourhood {
     pub(super) home: u64,
     pub(super) alternate: u64,
-}
-
-/// A key and its value on their way into a slot.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: Fingerprint,
-    value: u64,
-}
-
-/// Why an insertion did not decide.
-enum Again {
-    /// The key is there after all.
-    Found,
-    /// There was no room, but the table may grow.
-    Grow,
 }
 
 impl<M: Memory<Flag: Default>> Table<M> {
@@ -137,8 +122,11 @@ impl<M: Memory> Table<M> {
         {
             let now = clock.now();
             let (next, decision) = judge.step(self.layout.value(slot.word), now, cost);
-            if decision.is_admit() && self.charge(cell, slot, next) {
-                return decision;
+            if decision.is_admit() {
+                if self.charge(cell, slot, next) {
+                    return decision;
+                }
+                M::pause(0);
             }
             read = Some(now);
         }
@@ -187,30 +175,6 @@ impl<M: Memory> Table<M> {
             M::pause(tries);
             tries += 1;
         }
-    }
-
-    /// Moves a key to its home group if it is not there and there is room. Keys land elsewhere when
-    /// the table is crowded; after it has grown, each costs its next check this move and then no
-    /// second line any more.
-    fn send_home(&self, key: Fingerprint) {
-        let Neighbourhood { home, alternate } = self.neighbourhood(key.get());
-        let has_room = |group: u64| self.group(group).0.iter().find(|cell| cell.load().is_empty());
-        if home == alternate || has_room(home).is_none() || !self.lock_of(home).try_take() {
-            return;
-        }
-        // Trying, not waiting: locks are waited for in index order only.
-        if self.lock_of(alternate).try_take() {
-            // A split may have moved the key's addresses before we had the locks.
-            if self.neighbourhood(key.get()) == (Neighbourhood { home, alternate })
-                && let Some(free) = has_room(home)
-                && let Some((cell, slot)) = Self::find_in(self.group(alternate), key)
-                && !slot.is_held()
-            {
-                self.relocate(cell, slot, free);
-            }
-            self.lock_of(alternate).give();
-        }
-        self.lock_of(home).give();
     }
 
     /// Writes the value after an admission, if the slot is still what it was computed from.
@@ -292,7 +256,7 @@ impl<M: Memory> Table<M> {
     }
 
     #[inline(always)]
-    fn find_in(group: &Group<M::Cell>, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
+    pub(super) fn find_in(group: &Group<M::Cell>, key: Fingerprint) -> Option<(&M::Cell, Slot)> {
         // Without a branch per slot: which slot it is cannot be predicted, and a wrong guess would
         // have to wait for the line before the next check could begin.
         let is_here = |place: usize| u32::from(group.0[place].key() == key.get()) << place;
@@ -311,265 +275,9 @@ impl<M: Memory> Table<M> {
         home.or_else(|| Self::find_in(self.group(near.alternate), key))
     }
 
-    /// Puts a new key into the table and decides its first request.
-    #[cold]
-    fn insert(
-        &self,
-        judge: &impl Judge,
-        key: Fingerprint,
-        clock: &impl Clock,
-        cost: Cost,
-    ) -> Result<Decision, Again> {
-        let near = self.lock_neighbourhood(key);
-        let inserted = self.insert_locked(judge, near, key, clock, cost);
-        self.unlock_neighbourhood(near);
-        if inserted.is_ok() {
-            self.grow_if_crowded(judge, clock);
-        }
-        inserted
-    }
-
-    fn insert_locked(
-        &self,
-        judge: &impl Judge,
-        near: Neighbourhood,
-        key: Fingerprint,
-        clock: &impl Clock,
-        cost: Cost,
-    ) -> Result<Decision, Again> {
-        if self.scan(near, key).is_some() {
-            return Err(Again::Found);
-        }
-        // The locks may have taken a while: an old instant would credit the new key with it.
-        let asked = clock.now();
-        let now = self.judged(asked);
-        let (value, decision) = judge.step(0, now, cost);
-        let decision = judged_later(decision, now.since(asked));
-        if !decision.is_admit() {
-            return Ok(decision);
-        }
-        match self.put(judge, near, Entry { key, value }, now)? {
-            None => Ok(decision),
-            Some(idle_at) => Ok(full(decision, idle_at.since(asked))),
-        }
-    }
-
-    /// Makes sure a key has a slot, with a word that decides as absence does. `Some` is the instant
-    /// at which there will be room, if there is none now.
-    pub(crate) fn ensure(
-        &self,
-        judge: &impl Judge,
-        key: Fingerprint,
-        now: Micros,
-    ) -> Option<Micros> {
-        let judge = &Reserving(judge);
-        loop {
-            if self.find(key).is_some() {
-                return None;
-            }
-            let near = self.lock_neighbourhood(key);
-            let put = match self.scan(near, key) {
-                Some(_) => Ok(None),
-                None => self.put(judge, near, Entry { key, value: 0 }, now),
-            };
-            self.unlock_neighbourhood(near);
-            match put {
-                Ok(refused) => return refused,
-                Err(again) => self.prepare(again),
-            }
-        }
-    }
-
-    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there will
-    /// be room, if there is none now and the table must not forget.
-    fn put(
-        &self,
-        judge: &impl Judge,
-        near: Neighbourhood,
-        entry: Entry,
-        now: Micros,
-    ) -> Result<Option<Micros>, Again> {
-        loop {
-            if self.put_in_room(judge, near, entry, now) {
-                return Ok(None);
-            }
-            if self.keys.load() < self.max_keys && self.size.load() < self.size_max {
-                return Err(Again::Grow);
-            }
-            if self.forget_elsewhere(judge, near, now) {
-                continue;
-            }
-            if self.on_full == OnFull::Deny {
-                self.refusals.add(1);
-                return Ok(Some(self.idle_at(judge, near, now)));
-            }
-            if self.evict_less_used(judge, near, now) {
-                continue;
-            }
-            if self.put_by_evicting(judge, near, entry, now) {
-                return Ok(None);
-            }
-            // No neighbours at all. In vain only if others hold every lock; they will be done.
-            if !self.evict_elsewhere(judge, now, None) {
-                M::pause(u32::MAX);
-            }
-        }
-    }
-
-    /// Puts the slot where there is room, or where moving others makes some, if one more key may
-    /// be held.
-    fn put_in_room(
-        &self,
-        judge: &impl Judge,
-        near: Neighbourhood,
-        entry: Entry,
-        now: Micros,
-    ) -> bool {
-        for moves in [0, MOVES_MAX] {
-            for index in near.groups() {
-                let Some(cell) = self.make_room(judge, index, now, moves) else { continue };
-                if self.keys.increment_up_to(self.max_keys) {
-                    self.fill(cell, entry);
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// An empty slot in a group that the caller has locked: an idle key's, one that was empty, or
-    /// one whose key could move to its other group with at most `moves` moves.
-    fn make_room(
-        &self,
-        judge: &impl Judge,
-        index: u64,
-        now: Micros,
-        moves: u32,
-    ) -> Option<&M::Cell> {
-        let cells = &self.group(index).0;
-        if let Some(cell) = cells.iter().find(|cell| self.drop_idle(judge, cell, now)) {
-            return Some(cell);
-        }
-        if let Some(cell) = cells.iter().find(|cell| cell.load().is_empty()) {
-            return Some(cell);
-        }
-        if moves == 0 {
-            return None;
-        }
-        cells.iter().find(|cell| {
-            let old = cell.load();
-            let theirs = self.neighbourhood(old.key);
-            let other = if theirs.home == index { theirs.alternate } else { theirs.home };
-            // Trying, not waiting: locks are waited for in index order only.
-            if old.is_held() || !self.lock_of(other).try_take() {
-                return false;
-            }
-            let free = self.make_room(judge, other, now, moves - 1);
-            let is_moved = free.is_some_and(|free| self.relocate(cell, old, free));
-            self.lock_of(other).give();
-            is_moved
-        })
-    }
-
-    /// Empties a slot if its key is as good as absent. A check may revive the key meanwhile; then
-    /// the slot is not free.
-    pub(super) fn drop_idle(&self, judge: &impl Judge, cell: &M::Cell, now: Micros) -> bool {
-        let old = cell.load();
-        let value = self.layout.value(old.word);
-        if old.is_empty() || old.is_held() || !judge.is_idle(value, now) {
-            return false;
-        }
-        self.forgotten_at.raise_to(now.epoch_us());
-        // A later tenant starts above an idle word, unless that is zero: then a slow check of this
-        // one would find its zero again, in an empty slot or in another key's.
-        let vacated =
-            if value == 0 { self.layout.vacated_alive(old) } else { self.layout.vacated(old) };
-        let is_dropped = cell.swap(old, vacated);
-        if is_dropped {
-            self.keys.subtract(1);
-        }
-        is_dropped
-    }
-
-    /// Empties a slot and then fills another with what was in it, in this order: the other way
-    /// round, a check could still charge the old slot after it was copied, and be lost. Between
-    /// the two the key is absent, so whoever looks for it waits at the locks the caller holds.
-    pub(super) fn relocate(&self, cell: &M::Cell, old: Slot, free: &M::Cell) -> bool {
-        if !cell.swap(old, self.layout.vacated_alive(old)) {
-            return false;
-        }
-        let (key, value) = (Fingerprint::new(old.key), self.layout.value(old.word));
-        self.fill(free, Entry { key, value });
-        true
-    }
-
-    /// Puts a key into an empty slot of a group that the caller has locked.
-    fn fill(&self, cell: &M::Cell, entry: Entry) {
-        let empty = cell.load();
-        let is_put = cell.swap(empty, self.occupied(empty, entry));
-        debug_assert!(empty.is_empty() && is_put, "an empty slot changes under its lock only");
-    }
-
-    fn occupied(&self, vacant: Slot, entry: Entry) -> Slot {
-        Slot { key: entry.key.get(), word: self.layout.with_value(vacant.word, entry.value) }
-    }
-
-    /// Takes the slot of the neighbour with the least of its limit in use.
-    fn put_by_evicting(
-        &self,
-        judge: &impl Judge,
-        near: Neighbourhood,
-        entry: Entry,
-        now: Micros,
-    ) -> bool {
-        loop {
-            let cells = near.groups().flat_map(|index| &self.group(index).0);
-            let live = cells.map(|cell| (cell, cell.load()));
-            let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
-            let Some((cell, old)) = live.min_by_key(|(_, old)| self.used(judge, *old, now)) else {
-                return false;
-            };
-            // A check may have charged the victim meanwhile: choose again.
-            if cell.swap(old, self.occupied(self.layout.vacated_alive(old), entry)) {
-                self.evictions.add(1);
-                return true;
-            }
-        }
-    }
-
-    /// The groups one after another, for those who look for something to forget.
-    pub(super) fn next_group(&self, size: u64) -> u64 {
-        self.hand.add(1);
-        self.hand.load() % size
-    }
-
-    fn empty_out(&self, near: Neighbourhood, key: Fingerprint) -> bool {
-        let mut tries = 0;
-        while let Some((cell, slot)) = self.scan(near, key) {
-            if !slot.is_held() && cell.swap(slot, self.layout.vacated_alive(slot)) {
-                self.keys.subtract(1);
-                return true;
-            }
-            M::pause(tries);
-            tries += 1;
-        }
-        false
-    }
-
-    pub(super) fn used(&self, judge: &impl Judge, slot: Slot, now: Micros) -> Share {
-        judge.used(self.layout.value(slot.word), now)
-    }
-
     /// The instant to judge an absent key at.
     pub(crate) fn judged(&self, now: Micros) -> Micros {
         now.max(Micros::saturating_from_epoch_us(self.forgotten_at.load()))
-    }
-
-    fn prepare(&self, again: Again) {
-        match again {
-            Again::Found => {}
-            Again::Grow => self.grow(SPLITS_WHEN_FULL),
-        }
     }
 
     /// The address of a hash among `size` groups: its low bits, one bit fewer where the group that
@@ -683,7 +391,3 @@ const SIZE_AT_FIRST: u64 = 64;
 /// 2^20 groups: 64 MiB of addresses, of memory only what is used.
 const FIRST_BITS_MAX: u32 = 20;
 const SEGMENTS_MAX: usize = 20;
-/// A key without room makes the table grow by at most this much before it asks again.
-const SPLITS_WHEN_FULL: u32 = 64;
-/// How many keys may move to make room for one. At 80 percent, two moves reach some thirty groups.
-const MOVES_MAX: u32 = 2;
