@@ -6,7 +6,8 @@
 //! - A denial charges nothing.
 //!
 //! # Proven by
-//! The conformance suite of `admittance-testkit`, run in `tests/conformance.rs`.
+//! The conformance suite of `admittance-testkit`, `tests/race.rs`, `tests/bounded.rs` and
+//! `tests/allocation.rs`.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -56,8 +57,9 @@ enum Table<S: Strategy> {
 /// What a limiter does with a new key when it may not keep any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFull {
-    /// Forget the key with the least of its limit in use among the new key's neighbours. It can
-    /// then pass one burst more than its limit; [`Stats::evictions`] counts how often that was.
+    /// Forget the key with the least of its limit in use among the new key's neighbours, or one
+    /// further off if they have all used much of theirs. It can then pass one burst more than its
+    /// limit; [`Stats::evictions`] counts how often that was.
     #[default]
     Evict,
     /// Deny the new key.
@@ -285,7 +287,7 @@ impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
                 with_judge!(word, |judge| table.weigh(judge, key, now, cost).decision)
             }
             Table::Locked(table) => {
-                table.weigh_in(&mut lock(table.shard(key)), &self.strategy, key, now, cost)
+                table.weigh_in(&mut lock(table.shard(key)), &self.strategy, key, now, cost, 0)
             }
         }
     }
@@ -351,6 +353,11 @@ pub(crate) fn judged_later(decision: Decision, by: Span) -> Decision {
 pub(crate) fn full(admitted: Decision, wait: Span) -> Decision {
     let outcome = Outcome::Deny(Retry::After(wait.max(Span::TICK)));
     Decision { outcome, remaining: 0, ..admitted }
+}
+
+/// What would have been admitted were there ever room for the key beside the others.
+pub(crate) fn never(admitted: Decision) -> Decision {
+    Decision { outcome: Outcome::Deny(Retry::Never), remaining: 0, ..admitted }
 }
 
 /// As many keys as the processor can fetch lines for at once.

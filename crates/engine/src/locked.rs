@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use admittance_core::{Cost, Decision, Forecast, Micros, Strategy};
 
 use crate::key::Fingerprint;
-use crate::limiter::{OnFull, Stats, full, judged_later};
+use crate::limiter::{OnFull, Stats, full, judged_later, never};
 
 /// Every key's state, in shards with a lock each.
 pub(crate) struct Locked<S: Strategy> {
@@ -95,7 +95,8 @@ impl<S: Strategy> Locked<S> {
         }
     }
 
-    /// What [`step_in`](Self::step_in) would decide, room for a new key included.
+    /// What [`step_in`](Self::step_in) would decide, room for a new key included, if `earlier` new
+    /// keys come first.
     pub(crate) fn weigh_in(
         &self,
         shard: &mut Shard<S::State>,
@@ -103,14 +104,21 @@ impl<S: Strategy> Locked<S> {
         key: Fingerprint,
         now: Micros,
         cost: Cost,
+        earlier: usize,
     ) -> Decision {
         let judged = shard.judged(key, now);
         let decision = strategy.ask(shard.get(key), judged, cost);
         let decision = judged_later(decision, judged.since(now));
         let is_new = !shard.places.contains_key(&key.get());
-        if is_new && decision.is_admit() && self.on_full == OnFull::Deny {
+        if !is_new || !decision.is_admit() {
+            return decision;
+        }
+        if earlier >= self.keys_per_shard_max {
+            return never(decision);
+        }
+        if self.on_full == OnFull::Deny {
             shard.drop_idle(strategy, judged);
-            if shard.entries.len() >= self.keys_per_shard_max {
+            if shard.entries.len() + earlier >= self.keys_per_shard_max {
                 shard.refusals += 1;
                 let (_, idle_at) = shard.least_used(strategy, judged);
                 return full(decision, idle_at.since(now));

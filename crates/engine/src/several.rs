@@ -28,10 +28,10 @@
 
 use std::sync::MutexGuard;
 
-use admittance_core::{Cost, Decision, Micros, Several, Strategy};
+use admittance_core::{Cost, Decision, Micros, Several, Span, Strategy};
 
 use crate::key::Fingerprint;
-use crate::limiter::{Together, full};
+use crate::limiter::{Together, full, never};
 use crate::locked::{Locked, Shard, lock};
 use crate::slots::{Held, Memory, Native, Table, Weighed, Word, with_judge};
 use crate::{Clock, Limiter};
@@ -89,17 +89,26 @@ pub fn all(asks: &[Ask<'_>]) -> Several {
     };
     let clock = Together::at(first.clock);
     let merged = Merged::of(asks);
-    let mut tries = 0;
+    let (mut tries, mut displaced) = (0, 0);
     loop {
         // What the cheap clock admits is admitted; what it denies is judged by the precise one.
-        match merged.attempt(clock.now()) {
-            Attempt::Charged(decisions) => return merged.answer(asks, &decisions, clock.now()),
-            Attempt::Denied(_) => match merged.attempt(clock.precise()) {
-                Attempt::Charged(decisions) | Attempt::Denied(decisions) => {
-                    return merged.answer(asks, &decisions, clock.precise());
-                }
-                Attempt::Raced => {}
-            },
+        let mut now = clock.now();
+        let mut attempt = merged.attempt(now);
+        if let Attempt::Denied(_) = attempt {
+            now = clock.precise();
+            attempt = merged.attempt(now);
+        }
+        match attempt {
+            Attempt::Charged(decisions) => return merged.answer(asks, &decisions, now),
+            Attempt::Denied(decisions) => {
+                merged.give_up();
+                return merged.answer(asks, &decisions, now);
+            }
+            Attempt::Displaced(decisions) if displaced >= DISPLACED_MAX => {
+                merged.give_up();
+                return merged.answer(asks, &decisions, now);
+            }
+            Attempt::Displaced(_) => displaced += 1,
             Attempt::Raced => {}
         }
         Native::pause(tries);
@@ -149,6 +158,9 @@ enum Attempt {
     Denied(Vec<Decision>),
     /// Somebody else changed a limit between the reading and the writing.
     Raced,
+    /// A key lost its slot before it could be charged. Others may have needed it; if it happens
+    /// again and again, the keys of this decision do not fit beside each other.
+    Displaced(Vec<Decision>),
 }
 
 impl<'a> Merged<'a> {
@@ -182,7 +194,7 @@ impl<'a> Merged<'a> {
             match ask.limit {
                 Limit::Slots(word, table) => {
                     let one = with_judge!(word, |judge| table.weigh(judge, ask.key, now, ask.cost));
-                    decisions.push(one.decision);
+                    decisions.push(self.kept(decisions.len(), table.max_keys(), one.decision));
                     weighed.push(Some(one));
                 }
                 Limit::Locked(table) => {
@@ -199,7 +211,11 @@ impl<'a> Merged<'a> {
             decisions[refused] = full(decisions[refused], room_at.since(now));
             return Attempt::Denied(decisions);
         }
-        let Some(held) = self.hold(&weighed) else { return Attempt::Raced };
+        let Some(held) = self.hold(&weighed) else {
+            let Some(displaced) = self.displaced() else { return Attempt::Raced };
+            decisions[displaced] = full(decisions[displaced], Span::TICK);
+            return Attempt::Displaced(decisions);
+        };
         for (held, to) in held {
             held.write(to);
         }
@@ -223,6 +239,34 @@ impl<'a> Merged<'a> {
         places.sort_by_key(|(place, ..)| *place);
         places.dedup_by_key(|(place, ..)| *place);
         places.into_iter().map(|(place, table, key)| (place, table.lock(key))).collect()
+    }
+
+    /// A decision over more keys of one table than it keeps can never be written.
+    fn kept(&self, place: usize, max_keys: u64, decision: Decision) -> Decision {
+        let same = |other: &&Ask<'_>| other.identity() == self.asks[place].identity();
+        let earlier = self.asks[..place].iter().filter(same).count() as u64;
+        match earlier < max_keys || !decision.is_admit() {
+            true => decision,
+            false => never(decision),
+        }
+    }
+
+    /// A key that has no slot any more.
+    fn displaced(&self) -> Option<usize> {
+        let is_gone = |ask: &Ask<'_>| match ask.limit {
+            Limit::Slots(_, table) => !table.has(ask.key),
+            Limit::Locked(_) => false,
+        };
+        self.asks.iter().position(is_gone)
+    }
+
+    /// Gives back the slots that were taken for new keys and not charged.
+    fn give_up(&self) {
+        for ask in &self.asks {
+            if let Limit::Slots(_, table) = ask.limit {
+                table.forget_uncharged(ask.key);
+            }
+        }
     }
 
     /// Gives every key a slot; which one got none, if its table is full and must not forget, and
@@ -292,22 +336,29 @@ where
     fn lock(&self, key: Fingerprint) -> Box<dyn Opened + '_> {
         let table = self.locked().expect("only limiters with a locked table are asked to lock");
         let shard = lock(table.shard(key));
-        Box::new(Guard { table, strategy: self.strategy(), shard })
+        Box::new(Guard { table, strategy: self.strategy(), new: 0, shard })
     }
 }
 
 struct Guard<'a, S: Strategy> {
     table: &'a Locked<S>,
     strategy: &'a S,
+    /// New keys weighed so far: each needs room of its own.
+    new: usize,
     shard: MutexGuard<'a, Shard<S::State>>,
 }
 
 impl<S: Strategy> Opened for Guard<'_, S> {
     fn weigh(&mut self, key: Fingerprint, now: Micros, cost: Cost) -> Decision {
-        self.table.weigh_in(&mut self.shard, self.strategy, key, now, cost)
+        let earlier = self.new;
+        self.new += usize::from(self.shard.get(key).is_none());
+        self.table.weigh_in(&mut self.shard, self.strategy, key, now, cost, earlier)
     }
 
     fn charge(&mut self, key: Fingerprint, now: Micros, cost: Cost) -> Decision {
         self.table.step_in(&mut self.shard, self.strategy, key, now, cost)
     }
 }
+
+/// How often a decision looks for room again after its keys lost theirs.
+const DISPLACED_MAX: u32 = 100;

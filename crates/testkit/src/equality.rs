@@ -28,8 +28,8 @@ pub async fn equals_core<H: Harness>(harness: &H) -> Result<(), Violation> {
             let sample = builtin(&mut rng, kind);
             let timeline = one_timeline(harness, &store, &policy, &sample, &mut rng);
             timeline.await.map_err(|fact| {
-                let (contract, strategy) = (Contract::EqualsCore, sample.strategy);
-                Violation { contract, strategy, fact }
+                let (strategy, fact) = (Box::new(sample.strategy), Box::new(fact));
+                Violation { contract: Contract::EqualsCore, strategy, fact }
             })?;
         }
     }

@@ -25,7 +25,8 @@ impl<'h, H: Harness> Trial<'h, H> {
     }
 
     pub(crate) fn violated(&self, fact: Fact) -> Violation {
-        Violation { contract: self.contract, strategy: self.strategy, fact }
+        let (strategy, fact) = (Box::new(self.strategy), Box::new(fact));
+        Violation { contract: self.contract, strategy, fact }
     }
 
     pub(crate) async fn set_clock(&self, now: Micros) {

@@ -11,9 +11,9 @@ pub struct Violation {
     /// Which one.
     pub contract: Contract,
     /// The strategy it was seen with.
-    pub strategy: Builtin,
+    pub strategy: Box<Builtin>,
     /// What was seen.
-    pub fact: Fact,
+    pub fact: Box<Fact>,
 }
 
 /// What a store must hold.

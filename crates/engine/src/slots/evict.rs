@@ -16,9 +16,11 @@
 
 use admittance_core::{Cost, Micros, Share, Span};
 
+use super::grow::LOOKS;
 use super::memory::{Cell, Count, Flag, Memory, Slot};
 use super::table::{Neighbourhood, Table};
 use super::word::Judge;
+use crate::limiter::OnFull;
 
 impl<M: Memory> Table<M> {
     /// Forgets idle keys of other groups if that is what a locked neighbourhood needs: it has an
@@ -29,7 +31,14 @@ impl<M: Memory> Table<M> {
         near: Neighbourhood,
         now: Micros,
     ) -> bool {
-        self.lacks_only_a_key(near) && self.forget_some(judge, now, self.size.load())
+        if !self.lacks_only_a_key(near) {
+            return false;
+        }
+        // Whoever would be refused, or has no neighbour to evict, looks harder. The others keep a
+        // flood cheap: the places they look at go round, so they meet every idle key in time.
+        let is_keen = self.on_full == OnFull::Deny || self.slots(near).next().is_none();
+        let looks = if is_keen { LOOKS } else { LOOKS_OF_EVICTING };
+        self.forget_some(judge, now, self.size.load(), looks)
     }
 
     /// Forgets a key of some other group if every neighbour has used more of its limit. Says
@@ -42,11 +51,9 @@ impl<M: Memory> Table<M> {
     ) -> bool {
         let live = self.slots(near).filter(|slot| !slot.is_held());
         let least = live.map(|slot| self.used(judge, slot, now)).min().unwrap_or(Share::WHOLE);
-        let half = Share::of(1, 2);
-        least > half
+        least > Share::of(1, 2)
             && self.lacks_only_a_key(near)
-            && (self.evict_elsewhere(judge, now, Some(half))
-                || self.evict_elsewhere(judge, now, Some(least)))
+            && self.evict_elsewhere(judge, now, Some(least))
     }
 
     /// Forgets the least used key of some other group: one of the next few that has less than
@@ -58,7 +65,7 @@ impl<M: Memory> Table<M> {
         below: Option<Share>,
     ) -> bool {
         let size = self.size.load();
-        let looks = if below.is_some() { LOOKS.min(size) } else { size };
+        let looks = if below.is_some() { u64::from(LOOKS).min(size) } else { size };
         for _ in 0..looks {
             let index = self.next_group(size);
             if !self.lock_of(index).try_take() {
@@ -121,5 +128,5 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Groups that an insertion without room looks at.
-const LOOKS: u64 = 8;
+/// Groups that an insertion looks at for idle keys if it can evict a neighbour instead.
+const LOOKS_OF_EVICTING: u32 = 2;

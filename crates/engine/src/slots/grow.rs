@@ -30,16 +30,22 @@ impl<M: Memory> Table<M> {
         if self.keys.load() * 10 <= half * SLOTS as u64 * 7 || size >= self.size_max {
             return;
         }
-        if !self.forget_some(judge, clock.now(), size) {
+        if !self.forget_some(judge, clock.now(), size, LOOKS) {
             self.grow(SPLITS_PER_INSERTION);
         }
     }
 
     /// Looks for idle keys in the next few groups. An insertion adds one key, so as long as this
     /// finds one, the table is not filling up.
-    pub(super) fn forget_some(&self, judge: &impl Judge, now: Micros, size: u64) -> bool {
+    pub(super) fn forget_some(
+        &self,
+        judge: &impl Judge,
+        now: Micros,
+        size: u64,
+        looks: u32,
+    ) -> bool {
         let mut is_found = false;
-        for _ in 0..LOOKS {
+        for _ in 0..looks {
             let index = self.next_group(size);
             if self.lock_of(index).try_take() {
                 for cell in &self.group(index).0 {
@@ -110,4 +116,4 @@ impl<M: Memory> Table<M> {
 
 const SPLITS_PER_INSERTION: u32 = 4;
 /// Groups that a crowded insertion searches for idle keys.
-const LOOKS: u32 = 8;
+pub(super) const LOOKS: u32 = 8;

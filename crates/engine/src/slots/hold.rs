@@ -7,7 +7,7 @@
 
 use admittance_core::{Cost, Decision, Micros};
 
-use super::memory::{Cell, HELD, Layout, Memory, Slot};
+use super::memory::{Cell, Count, HELD, Layout, Memory, Slot};
 use super::table::Table;
 use super::word::Judge;
 use crate::key::Fingerprint;
@@ -46,6 +46,32 @@ impl<M: Memory> Table<M> {
     /// Where the key is, as a place in the order that holds are taken in.
     pub(crate) fn place(&self, key: Fingerprint) -> usize {
         self.find(key).map_or(0, |(cell, _)| std::ptr::from_ref(cell).addr())
+    }
+
+    /// Whether the key has a slot.
+    pub(crate) fn has(&self, key: Fingerprint) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// The most keys that can be held at once.
+    pub(crate) const fn max_keys(&self) -> u64 {
+        self.max_keys
+    }
+
+    /// Empties a key's slot if it was taken for a decision that then did not charge it.
+    pub(crate) fn forget_uncharged(&self, key: Fingerprint) {
+        let is_uncharged = |slot: Slot| !slot.is_held() && self.layout.value(slot.word) == 0;
+        if !self.find(key).is_some_and(|(_, slot)| is_uncharged(slot)) {
+            return;
+        }
+        let near = self.lock_neighbourhood(key);
+        if let Some((cell, slot)) = self.scan(near, key)
+            && is_uncharged(slot)
+            && cell.swap(slot, self.layout.vacated_alive(slot))
+        {
+            self.keys.subtract(1);
+        }
+        self.unlock_neighbourhood(near);
     }
 
     /// Holds the key's slot if its value is still the one given.

@@ -14,7 +14,7 @@ use admittance_core::{Cost, Decision, Micros, Share};
 
 use super::memory::{Cell, Count, Flag, Memory, Slot};
 use super::table::{Neighbourhood, Table};
-use super::word::Judge;
+use super::word::{Judge, Reserving};
 use crate::Clock;
 use crate::key::Fingerprint;
 use crate::limiter::{OnFull, full, judged_later};
@@ -86,6 +86,7 @@ impl<M: Memory> Table<M> {
         key: Fingerprint,
         now: Micros,
     ) -> Option<Micros> {
+        let judge = &Reserving(judge);
         loop {
             if self.find(key).is_some() {
                 return None;

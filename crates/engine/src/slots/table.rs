@@ -18,7 +18,8 @@
 //!
 //! # Proven by
 //! `slots::tests` runs this protocol under shuttle on a memory it controls, with mutants: torn
-//! slots, an insertion without a second look, a move that copies before it empties.
+//! slots, an insertion without a second look, a move that copies before it empties. `tests/race.rs`
+//! and `tests/bounded.rs` run it on the machine.
 
 use std::sync::OnceLock;
 

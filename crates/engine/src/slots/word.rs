@@ -27,6 +27,38 @@ pub(crate) trait Judge: Send + Sync {
     fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast;
 }
 
+/// A strategy in the eyes of one who takes slots for several new keys: a slot that was taken and is
+/// not charged yet, whose word is zero, is as good as in use. Otherwise the second key of a
+/// decision would find room where the first is, and the first then where the second is, without
+/// end.
+pub(crate) struct Reserving<'a, J>(pub(crate) &'a J);
+
+impl<J: Judge> Judge for Reserving<'_, J> {
+    fn step(&self, word: u64, now: Micros, cost: Cost) -> (u64, Decision) {
+        self.0.step(word, now, cost)
+    }
+
+    fn is_idle(&self, word: u64, now: Micros) -> bool {
+        word != 0 && self.0.is_idle(word, now)
+    }
+
+    fn used(&self, word: u64, now: Micros) -> Share {
+        if word == 0 { Share::WHOLE } else { self.0.used(word, now) }
+    }
+
+    fn idle_at(&self, word: u64) -> Micros {
+        self.0.idle_at(word)
+    }
+
+    fn peek(&self, word: u64, now: Micros) -> Decision {
+        self.0.peek(word, now)
+    }
+
+    fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast {
+        self.0.forecast(word, now, cost)
+    }
+}
+
 impl Word {
     /// The word form of a strategy, if it has one.
     pub(crate) fn of(strategy: &Builtin) -> Option<Self> {
