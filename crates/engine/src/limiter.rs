@@ -74,7 +74,7 @@ pub struct Stats {
     pub keys: u64,
     /// Live keys forgotten to make room.
     pub evictions: u64,
-    /// New keys denied because there was no room.
+    /// New keys that a check denied because there was no room.
     pub refusals: u64,
 }
 

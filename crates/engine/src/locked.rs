@@ -119,7 +119,6 @@ impl<S: Strategy> Locked<S> {
         if self.on_full == OnFull::Deny {
             shard.drop_idle(strategy, judged);
             if shard.entries.len() + earlier >= self.keys_per_shard_max {
-                shard.refusals += 1;
                 let (_, idle_at) = shard.least_used(strategy, judged);
                 return full(decision, idle_at.since(now));
             }

@@ -28,12 +28,12 @@
 
 use std::sync::MutexGuard;
 
-use admittance_core::{Cost, Decision, Micros, Several, Span, Strategy};
+use admittance_core::{Cost, Decision, Micros, Several, Strategy};
 
 use crate::key::Fingerprint;
 use crate::limiter::{Together, full, never};
 use crate::locked::{Locked, Shard, lock};
-use crate::slots::{Held, Memory, Native, Table, Weighed, Word, with_judge};
+use crate::slots::{Held, Memory, Native, NotHeld, Table, Want, Word};
 use crate::{Clock, Limiter};
 
 /// One limit among several: a limiter, a key, a cost. Made by [`Limiter::ask`].
@@ -89,7 +89,7 @@ pub fn all(asks: &[Ask<'_>]) -> Several {
     };
     let clock = Together::at(first.clock);
     let merged = Merged::of(asks);
-    let (mut tries, mut displaced) = (0, 0);
+    let mut tries = 0;
     loop {
         // What the cheap clock admits is admitted; what it denies is judged by the precise one.
         let mut now = clock.now();
@@ -99,19 +99,11 @@ pub fn all(asks: &[Ask<'_>]) -> Several {
             attempt = merged.attempt(now);
         }
         match attempt {
-            Attempt::Charged(decisions) => return merged.answer(asks, &decisions, now),
-            Attempt::Denied(decisions) => {
-                merged.give_up();
+            Attempt::Charged(decisions) | Attempt::Denied(decisions) => {
                 return merged.answer(asks, &decisions, now);
             }
-            Attempt::Displaced(decisions) if displaced >= DISPLACED_MAX => {
-                merged.give_up();
-                return merged.answer(asks, &decisions, now);
-            }
-            Attempt::Displaced(_) => displaced += 1,
-            Attempt::Raced => {}
+            Attempt::Raced => Native::pause(tries),
         }
-        Native::pause(tries);
         tries += 1;
     }
 }
@@ -158,9 +150,6 @@ enum Attempt {
     Denied(Vec<Decision>),
     /// Somebody else changed a limit between the reading and the writing.
     Raced,
-    /// A key lost its slot before it could be charged. Others may have needed it; if it happens
-    /// again and again, the keys of this decision do not fit beside each other.
-    Displaced(Vec<Decision>),
 }
 
 impl<'a> Merged<'a> {
@@ -189,35 +178,32 @@ impl<'a> Merged<'a> {
     fn attempt(&self, now: Micros) -> Attempt {
         let mut opened = self.open();
         let mut decisions = Vec::with_capacity(self.asks.len());
-        let mut weighed = Vec::with_capacity(self.asks.len());
-        for ask in &self.asks {
+        let (mut wants, mut places) = (Vec::new(), Vec::new());
+        for (place, ask) in self.asks.iter().enumerate() {
             match ask.limit {
-                Limit::Slots(word, table) => {
-                    let one = with_judge!(word, |judge| table.weigh(judge, ask.key, now, ask.cost));
-                    decisions.push(self.kept(decisions.len(), table.max_keys(), one.decision));
-                    weighed.push(Some(one));
+                Limit::Slots(judge, table) => {
+                    let weighed = table.weigh(judge, ask.key, now, ask.cost);
+                    decisions.push(self.kept(place, table.max_keys(), weighed.decision));
+                    wants.push(Want { table, judge, key: ask.key, weighed });
+                    places.push(place);
                 }
                 Limit::Locked(table) => {
                     let shard = find(&mut opened, table.place(ask.key));
                     decisions.push(shard.weigh(ask.key, now, ask.cost));
-                    weighed.push(None);
                 }
             }
         }
         if decisions.iter().any(|decision| !decision.is_admit()) {
             return Attempt::Denied(decisions);
         }
-        if let Some((refused, room_at)) = self.without_room(now) {
-            decisions[refused] = full(decisions[refused], room_at.since(now));
-            return Attempt::Denied(decisions);
-        }
-        let Some(held) = self.hold(&weighed) else {
-            let Some(displaced) = self.displaced() else { return Attempt::Raced };
-            decisions[displaced] = full(decisions[displaced], Span::TICK);
-            return Attempt::Displaced(decisions);
-        };
-        for (held, to) in held {
-            held.write(to);
+        match Held::all(&wants, now) {
+            Ok(held) => held.write(),
+            Err(NotHeld::Raced) => return Attempt::Raced,
+            Err(NotHeld::NoRoom(want, room_at)) => {
+                let refused = places[want];
+                decisions[refused] = full(decisions[refused], room_at.since(now));
+                return Attempt::Denied(decisions);
+            }
         }
         for (ask, decision) in self.asks.iter().zip(&mut decisions) {
             if let Limit::Locked(table) = ask.limit {
@@ -249,58 +235,6 @@ impl<'a> Merged<'a> {
             true => decision,
             false => never(decision),
         }
-    }
-
-    /// A key that has no slot any more.
-    fn displaced(&self) -> Option<usize> {
-        let is_gone = |ask: &Ask<'_>| match ask.limit {
-            Limit::Slots(_, table) => !table.has(ask.key),
-            Limit::Locked(_) => false,
-        };
-        self.asks.iter().position(is_gone)
-    }
-
-    /// Gives back the slots that were taken for new keys and not charged.
-    fn give_up(&self) {
-        for ask in &self.asks {
-            if let Limit::Slots(_, table) = ask.limit {
-                table.forget_uncharged(ask.key);
-            }
-        }
-    }
-
-    /// Gives every key a slot; which one got none, if its table is full and must not forget, and
-    /// when there will be room.
-    fn without_room(&self, now: Micros) -> Option<(usize, Micros)> {
-        self.asks.iter().enumerate().find_map(|(place, ask)| match ask.limit {
-            Limit::Slots(word, table) => {
-                let room_at = with_judge!(word, |judge| table.ensure(judge, ask.key, now));
-                room_at.map(|room_at| (place, room_at))
-            }
-            Limit::Locked(_) => None,
-        })
-    }
-
-    /// Holds every slot, in the order of their addresses, or none.
-    fn hold(&self, weighed: &[Option<Weighed>]) -> Option<Vec<(Held<'a, Native>, u64)>> {
-        let mut wanted: Vec<(usize, &'a Table<Native>, Fingerprint, Weighed)> = Vec::new();
-        for (ask, weighed) in self.asks.iter().zip(weighed) {
-            if let (Limit::Slots(_, table), Some(weighed)) = (ask.limit, weighed) {
-                wanted.push((table.place(ask.key), table, ask.key, *weighed));
-            }
-        }
-        wanted.sort_by_key(|(place, ..)| *place);
-        let mut held = Vec::with_capacity(wanted.len());
-        for (_, table, key, weighed) in wanted {
-            match table.hold(key, weighed.from) {
-                Some(one) => held.push((one, weighed.to)),
-                None => {
-                    held.into_iter().for_each(|(one, _)| one.give_back());
-                    return None;
-                }
-            }
-        }
-        Some(held)
     }
 
     /// The answer in the asks' own order.
@@ -359,6 +293,3 @@ impl<S: Strategy> Opened for Guard<'_, S> {
         self.table.step_in(&mut self.shard, self.strategy, key, now, cost)
     }
 }
-
-/// How often a decision looks for room again after its keys lost theirs.
-const DISPLACED_MAX: u32 = 100;

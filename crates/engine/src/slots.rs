@@ -11,7 +11,7 @@ mod table;
 mod tests;
 mod word;
 
-pub(crate) use hold::{Held, Weighed};
+pub(crate) use hold::{Held, NotHeld, Want};
 #[cfg(feature = "bench")]
 pub(crate) use memory::{Cell, Slot};
 pub(crate) use memory::{Layout, Memory};

@@ -65,7 +65,7 @@ impl<M: Memory> Table<M> {
         below: Option<Share>,
     ) -> bool {
         let size = self.size.load();
-        let looks = if below.is_some() { u64::from(LOOKS).min(size) } else { size };
+        let looks = if below.is_some() { u64::from(LOOKS) } else { LOOKS_AT_LAST }.min(size);
         for _ in 0..looks {
             let index = self.next_group(size);
             if !self.lock_of(index).try_take() {
@@ -94,8 +94,8 @@ impl<M: Memory> Table<M> {
         let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
         let used = live.map(|(cell, old)| (cell, old, self.used(judge, old, now)));
         let Some((cell, old, used)) = used.min_by_key(|(.., used)| *used) else { return false };
-        let is_gone = below.is_none_or(|below| used < below)
-            && cell.swap(old, self.layout.vacated_alive(old));
+        let is_gone =
+            below.is_none_or(|below| used < below) && cell.swap(old, self.layout.vacated(old));
         if is_gone {
             self.keys.subtract(1);
             self.evictions.add(1);
@@ -116,7 +116,7 @@ impl<M: Memory> Table<M> {
     }
 
     /// Whether a neighbourhood has an empty slot, and the table as many keys as it may.
-    fn lacks_only_a_key(&self, near: Neighbourhood) -> bool {
+    pub(super) fn lacks_only_a_key(&self, near: Neighbourhood) -> bool {
         let mut cells = near.groups().flat_map(|index| &self.group(index).0);
         self.keys.load() >= self.max_keys && cells.any(|cell| cell.load().is_empty())
     }
@@ -130,3 +130,5 @@ impl<M: Memory> Table<M> {
 
 /// Groups that an insertion looks at for idle keys if it can evict a neighbour instead.
 const LOOKS_OF_EVICTING: u32 = 2;
+/// Groups that it looks at when it has no neighbour to take the place of.
+const LOOKS_AT_LAST: u64 = 64;

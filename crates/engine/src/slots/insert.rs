@@ -14,16 +14,16 @@ use admittance_core::{Cost, Decision, Micros, Share};
 
 use super::memory::{Cell, Count, Flag, Memory, Slot};
 use super::table::{Neighbourhood, Table};
-use super::word::{Judge, Reserving};
+use super::word::Judge;
 use crate::Clock;
 use crate::key::Fingerprint;
 use crate::limiter::{OnFull, full, judged_later};
 
 /// A key and its value on their way into a slot.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: Fingerprint,
-    value: u64,
+pub(super) struct Entry {
+    pub(super) key: Fingerprint,
+    pub(super) value: u64,
 }
 
 /// Why an insertion did not decide.
@@ -32,6 +32,8 @@ pub(super) enum Again {
     Found,
     /// There was no room, but the table may grow.
     Grow,
+    /// Others hold what stands in the way. They will be done.
+    Busy,
 }
 
 impl<M: Memory> Table<M> {
@@ -74,46 +76,23 @@ impl<M: Memory> Table<M> {
         }
         match self.put(judge, near, Entry { key, value }, now)? {
             None => Ok(decision),
-            Some(idle_at) => Ok(full(decision, idle_at.since(asked))),
-        }
-    }
-
-    /// Makes sure a key has a slot, with a word that decides as absence does. `Some` is the instant
-    /// at which there will be room, if there is none now.
-    pub(crate) fn ensure(
-        &self,
-        judge: &impl Judge,
-        key: Fingerprint,
-        now: Micros,
-    ) -> Option<Micros> {
-        let judge = &Reserving(judge);
-        loop {
-            if self.find(key).is_some() {
-                return None;
-            }
-            let near = self.lock_neighbourhood(key);
-            let put = match self.scan(near, key) {
-                Some(_) => Ok(None),
-                None => self.put(judge, near, Entry { key, value: 0 }, now),
-            };
-            self.unlock_neighbourhood(near);
-            match put {
-                Ok(refused) => return refused,
-                Err(again) => self.prepare(again),
+            Some(idle_at) => {
+                self.refusals.add(1);
+                Ok(full(decision, idle_at.since(asked)))
             }
         }
     }
 
-    /// Finds room for a slot in a locked neighbourhood. `Some` is the instant at which there will
-    /// be room, if there is none now and the table must not forget.
-    fn put(
+    /// Finds room for a slot in a locked neighbourhood, without waiting for anybody. `Some` is the
+    /// instant at which there will be room, if there is none now and the table must not forget.
+    pub(super) fn put(
         &self,
         judge: &impl Judge,
         near: Neighbourhood,
         entry: Entry,
         now: Micros,
     ) -> Result<Option<Micros>, Again> {
-        loop {
+        for _ in 0..ROOM_TRIES {
             if self.put_in_room(judge, near, entry, now) {
                 return Ok(None);
             }
@@ -124,7 +103,6 @@ impl<M: Memory> Table<M> {
                 continue;
             }
             if self.on_full == OnFull::Deny {
-                self.refusals.add(1);
                 return Ok(Some(self.idle_at(judge, near, now)));
             }
             if self.evict_less_used(judge, near, now) {
@@ -133,11 +111,11 @@ impl<M: Memory> Table<M> {
             if self.put_by_evicting(judge, near, entry, now) {
                 return Ok(None);
             }
-            // No neighbours at all. In vain only if others hold every lock; they will be done.
-            if !self.evict_elsewhere(judge, now, None) {
-                M::pause(u32::MAX);
+            if !self.lacks_only_a_key(near) || !self.evict_elsewhere(judge, now, None) {
+                return Err(Again::Busy);
             }
         }
+        Err(Again::Busy)
     }
 
     /// Puts the slot where there is room, or where moving others makes some, if one more key may
@@ -188,7 +166,9 @@ impl<M: Memory> Table<M> {
             if old.is_held() || !self.lock_of(other).try_take() {
                 return false;
             }
-            let free = self.make_room(judge, other, now, moves - 1);
+            // A split may have moved their address before we had the lock; now it cannot.
+            let is_current = self.neighbourhood(old.key) == theirs;
+            let free = if is_current { self.make_room(judge, other, now, moves - 1) } else { None };
             let is_moved = free.is_some_and(|free| self.relocate(cell, old, free));
             self.lock_of(other).give();
             is_moved
@@ -204,11 +184,7 @@ impl<M: Memory> Table<M> {
             return false;
         }
         self.forgotten_at.raise_to(now.epoch_us());
-        // A later tenant starts above an idle word, unless that is zero: then a slow check of this
-        // one would find its zero again, in an empty slot or in another key's.
-        let vacated =
-            if value == 0 { self.layout.vacated_alive(old) } else { self.layout.vacated(old) };
-        let is_dropped = cell.swap(old, vacated);
+        let is_dropped = cell.swap(old, self.layout.vacated(old));
         if is_dropped {
             self.keys.subtract(1);
         }
@@ -219,7 +195,7 @@ impl<M: Memory> Table<M> {
     /// round, a check could still charge the old slot after it was copied, and be lost. Between
     /// the two the key is absent, so whoever looks for it waits at the locks the caller holds.
     pub(super) fn relocate(&self, cell: &M::Cell, old: Slot, free: &M::Cell) -> bool {
-        if !cell.swap(old, self.layout.vacated_alive(old)) {
+        if !cell.swap(old, self.layout.vacated(old)) {
             return false;
         }
         let (key, value) = (Fingerprint::new(old.key), self.layout.value(old.word));
@@ -254,7 +230,7 @@ impl<M: Memory> Table<M> {
                 return false;
             };
             // A check may have charged the victim meanwhile: choose again.
-            if cell.swap(old, self.occupied(self.layout.vacated_alive(old), entry)) {
+            if cell.swap(old, self.occupied(self.layout.vacated(old), entry)) {
                 self.evictions.add(1);
                 return true;
             }
@@ -270,7 +246,7 @@ impl<M: Memory> Table<M> {
     pub(super) fn empty_out(&self, near: Neighbourhood, key: Fingerprint) -> bool {
         let mut tries = 0;
         while let Some((cell, slot)) = self.scan(near, key) {
-            if !slot.is_held() && cell.swap(slot, self.layout.vacated_alive(slot)) {
+            if !slot.is_held() && cell.swap(slot, self.layout.vacated(slot)) {
                 self.keys.subtract(1);
                 return true;
             }
@@ -284,10 +260,12 @@ impl<M: Memory> Table<M> {
         judge.used(self.layout.value(slot.word), now)
     }
 
-    pub(super) fn prepare(&self, again: Again) {
+    /// What to do, with no lock in hand, before asking again.
+    pub(super) fn prepare(&self, again: Again, tries: u32) {
         match again {
             Again::Found => {}
             Again::Grow => self.grow(SPLITS_WHEN_FULL),
+            Again::Busy => M::pause(tries),
         }
     }
 
@@ -318,5 +296,7 @@ impl<M: Memory> Table<M> {
 
 /// A key without room makes the table grow by at most this much before it asks again.
 const SPLITS_WHEN_FULL: u32 = 64;
+/// How often room is looked for under the locks before they are given up.
+const ROOM_TRIES: u32 = 8;
 /// How many keys may move to make room for one. At 80 percent, two moves reach some thirty groups.
 const MOVES_MAX: u32 = 2;

@@ -35,11 +35,10 @@ pub(crate) const HELD: u64 = 1 << 63;
 /// A charge changes the word alone, and swapping sixteen bytes costs three times as much as
 /// swapping eight (measured: it keeps the next check's line from being fetched meanwhile). Eight
 /// are enough if no later tenant of the slot can bring back a word that a slow check still
-/// remembers. Words of one key only grow, and a key that comes after an idle one starts above it.
-/// A key that comes after one removed alive may not; so each such removal counts up the slot's
-/// *tenure*, three bits above the strategy's. A check is fooled only if it sleeps between its read
-/// and its swap while exactly eight keys, or a multiple, are removed from its slot alive and the
-/// last one leaves the very same word.
+/// remembers. While a key stays in a slot its words only grow; each time a key leaves, the slot's
+/// *tenure* counts up, three bits above the strategy's. So a check is fooled only if it sleeps
+/// between its read and its swap while exactly eight keys, or a multiple, leave its slot and the
+/// next one there has the very same word.
 ///
 /// A strategy that needs more than sixty bits is swapped whole, sixteen bytes each time.
 #[derive(Clone, Copy, Debug)]
@@ -72,13 +71,8 @@ impl Layout {
         (word & !self.value_mask & !HELD) | value
     }
 
-    /// What is left of a slot whose key was idle.
+    /// What is left of a slot whose key is gone.
     pub(crate) const fn vacated(self, old: Slot) -> Slot {
-        Slot { key: 0, word: self.with_value(old.word, 0) }
-    }
-
-    /// What is left of a slot whose key was removed alive.
-    pub(crate) const fn vacated_alive(self, old: Slot) -> Slot {
         let tenures = !self.value_mask & !HELD;
         let next = (old.word & tenures).wrapping_add(1 << TENURE_SHIFT) & tenures;
         Slot { key: 0, word: next }

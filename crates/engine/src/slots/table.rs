@@ -150,8 +150,9 @@ impl<M: Memory> Table<M> {
             let Some((cell, slot)) = self.find(key) else {
                 match self.insert(judge, key, clock, cost) {
                     Ok(decision) => return decision,
-                    Err(again) => self.prepare(again),
+                    Err(again) => self.prepare(again, tries),
                 }
+                tries += 1;
                 continue;
             };
             if !slot.is_held() {
@@ -228,18 +229,19 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// The key's value, zero if it is absent, and the instant to judge it at.
+    /// The key's value, zero if it is absent, and the instant to judge it at. A slot that is only
+    /// reserved has the value zero too.
     pub(crate) fn value(&self, key: Fingerprint, now: Micros) -> (u64, Micros) {
-        if let Some((_, slot)) = self.find(key) {
-            return (self.layout.value(slot.word), now);
-        }
-        // It may have been on the move between its groups: look again where nothing moves.
-        let near = self.lock_neighbourhood(key);
-        let found = self.scan(near, key);
-        self.unlock_neighbourhood(near);
-        match found {
-            Some((_, slot)) => (self.layout.value(slot.word), now),
-            None => (0, self.judged(now)),
+        let found = self.find(key).or_else(|| {
+            // It may have been on the move between its groups: look again where nothing moves.
+            let near = self.lock_neighbourhood(key);
+            let found = self.scan(near, key);
+            self.unlock_neighbourhood(near);
+            found
+        });
+        match found.map_or(0, |(_, slot)| self.layout.value(slot.word)) {
+            0 => (0, self.judged(now)),
+            value => (value, now),
         }
     }
 
@@ -356,6 +358,24 @@ impl<M: Memory> Table<M> {
             }
             self.unlock_neighbourhood(near);
         }
+    }
+
+    /// Locks both groups of a key if nobody has them, for those who must not wait.
+    pub(super) fn try_lock_neighbourhood(&self, key: Fingerprint) -> Option<Neighbourhood> {
+        let near = self.neighbourhood(key.get());
+        let (first, second) = near.in_order();
+        if !self.lock_of(first).try_take() {
+            return None;
+        }
+        if second != first && !self.lock_of(second).try_take() {
+            self.lock_of(first).give();
+            return None;
+        }
+        if self.neighbourhood(key.get()) == near {
+            return Some(near);
+        }
+        self.unlock_neighbourhood(near);
+        None
     }
 
     pub(super) fn unlock_neighbourhood(&self, near: Neighbourhood) {

@@ -12,6 +12,7 @@ use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
+use super::hold::{Held, NotHeld, Want};
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
 use super::table::Table;
 use crate::Clock;
@@ -407,26 +408,23 @@ fn racing_holds<F: Flaw>() {
 
 /// All or nothing over two keys, as decisions over several limits do it.
 fn charge_both<F: Flaw>(rig: &Rig<F>, keys: [u64; 2]) -> bool {
-    let keys = keys.map(Fingerprint::new);
-    let now = rig.clock.now();
+    let (table, judge, now) = (&rig.table, &rig.judge, rig.clock.now());
     loop {
-        let weighed = keys.map(|key| rig.table.weigh(&rig.judge, key, now, Cost::ONE));
-        if weighed.iter().any(|weighed| !weighed.decision.is_admit()) {
+        let wants = keys.map(Fingerprint::new).map(|key| {
+            let weighed = table.weigh(judge, key, now, Cost::ONE);
+            Want { table, judge, key, weighed }
+        });
+        if wants.iter().any(|want| !want.weighed.decision.is_admit()) {
             return false;
         }
-        assert!(keys.iter().all(|&key| rig.table.ensure(&rig.judge, key, now).is_none()));
-        let Some(first) = rig.table.hold(keys[0], weighed[0].from) else {
-            thread::yield_now();
-            continue;
-        };
-        let Some(second) = rig.table.hold(keys[1], weighed[1].from) else {
-            first.give_back();
-            thread::yield_now();
-            continue;
-        };
-        first.write(weighed[0].to);
-        second.write(weighed[1].to);
-        return true;
+        match Held::all(&wants, now) {
+            Ok(held) => {
+                held.write();
+                return true;
+            }
+            Err(NotHeld::Raced) => thread::yield_now(),
+            Err(no_room) => panic!("the table is large enough: {no_room:?}"),
+        }
     }
 }
 

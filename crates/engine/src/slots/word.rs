@@ -27,38 +27,6 @@ pub(crate) trait Judge: Send + Sync {
     fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast;
 }
 
-/// A strategy in the eyes of one who takes slots for several new keys: a slot that was taken and is
-/// not charged yet, whose word is zero, is as good as in use. Otherwise the second key of a
-/// decision would find room where the first is, and the first then where the second is, without
-/// end.
-pub(crate) struct Reserving<'a, J>(pub(crate) &'a J);
-
-impl<J: Judge> Judge for Reserving<'_, J> {
-    fn step(&self, word: u64, now: Micros, cost: Cost) -> (u64, Decision) {
-        self.0.step(word, now, cost)
-    }
-
-    fn is_idle(&self, word: u64, now: Micros) -> bool {
-        word != 0 && self.0.is_idle(word, now)
-    }
-
-    fn used(&self, word: u64, now: Micros) -> Share {
-        if word == 0 { Share::WHOLE } else { self.0.used(word, now) }
-    }
-
-    fn idle_at(&self, word: u64) -> Micros {
-        self.0.idle_at(word)
-    }
-
-    fn peek(&self, word: u64, now: Micros) -> Decision {
-        self.0.peek(word, now)
-    }
-
-    fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast {
-        self.0.forecast(word, now, cost)
-    }
-}
-
 impl Word {
     /// The word form of a strategy, if it has one.
     pub(crate) fn of(strategy: &Builtin) -> Option<Self> {
@@ -68,9 +36,7 @@ impl Word {
             _ => None,
         }
     }
-}
 
-impl Word {
     /// How many bits the words can need.
     pub(crate) fn bits(&self) -> u32 {
         match self {
@@ -125,3 +91,30 @@ macro_rules! with_judge {
 }
 
 pub(crate) use with_judge;
+
+/// For decisions over several limits, whose strategies differ.
+impl Judge for Word {
+    fn step(&self, word: u64, now: Micros, cost: Cost) -> (u64, Decision) {
+        with_judge!(self, |judge| judge.step(word, now, cost))
+    }
+
+    fn is_idle(&self, word: u64, now: Micros) -> bool {
+        with_judge!(self, |judge| judge.is_idle(word, now))
+    }
+
+    fn used(&self, word: u64, now: Micros) -> Share {
+        with_judge!(self, |judge| judge.used(word, now))
+    }
+
+    fn idle_at(&self, word: u64) -> Micros {
+        with_judge!(self, |judge| judge.idle_at(word))
+    }
+
+    fn peek(&self, word: u64, now: Micros) -> Decision {
+        with_judge!(self, |judge| Judge::peek(judge, word, now))
+    }
+
+    fn forecast(&self, word: u64, now: Micros, cost: Cost) -> Forecast {
+        with_judge!(self, |judge| Judge::forecast(judge, word, now, cost))
+    }
+}
