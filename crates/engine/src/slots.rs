@@ -6,6 +6,8 @@ mod hold;
 mod insert;
 mod memory;
 mod native;
+#[cfg(test)]
+mod ordered;
 mod table;
 #[cfg(test)]
 mod tests;

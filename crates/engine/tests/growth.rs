@@ -1,5 +1,7 @@
 //! Growth and bounds of the in-process table.
 
+use std::sync::Barrier;
+
 use admittance::{Gcra, Limiter, ManualClock, Micros, Span, Tat};
 
 fn clock() -> ManualClock {
@@ -22,4 +24,31 @@ fn a_growing_table_loses_and_forgets_no_key() {
     }
     let stats = limiter.stats();
     assert_eq!((stats.keys, stats.evictions), (KEYS, 0));
+}
+
+#[test]
+fn threads_that_fill_a_growing_table_together_lose_no_key() {
+    const THREADS: u64 = 3;
+    const KEYS: u64 = 600;
+    let tables = if std::env::var_os("ADMITTANCE_LONG").is_some() { 5_000 } else { 500 };
+    for table in 0..tables {
+        let limit = gcra(1, Span::from_secs(86_400));
+        let limiter = Limiter::builder(limit).max_keys(4_000).clock(clock()).build();
+        let barrier = Barrier::new(3);
+        let admitted = |thread: u64| {
+            (0..KEYS).filter(|key| limiter.check(thread << 32 | key).is_admit()).count() as u64
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (barrier, admitted) = (&barrier, &admitted);
+                scope.spawn(move || {
+                    barrier.wait();
+                    assert_eq!(admitted(thread), KEYS);
+                });
+            }
+        });
+        let again: u64 = (0..THREADS).map(admitted).sum();
+        assert_eq!(again, 0, "table {table}: keys were lost and admitted again");
+        assert_eq!(limiter.stats().keys, THREADS * KEYS);
+    }
 }

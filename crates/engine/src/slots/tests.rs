@@ -14,7 +14,7 @@ use shuttle::thread;
 
 use super::hold::{Held, NotHeld, Want};
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
-use super::table::Table;
+use super::table::{Table, alternate};
 use crate::Clock;
 use crate::key::Fingerprint;
 use crate::limiter::OnFull;
@@ -367,6 +367,41 @@ fn checks_racing_a_split_admit_exactly_the_burst() {
 #[test]
 fn a_split_that_ignores_a_charge_admits_too_much() {
     must_fail("split, careless", racing_a_split::<Careless>);
+}
+
+/// A new key moves a neighbour out of its way while that neighbour's other group splits.
+fn racing_a_move_and_a_split<F: Flaw>() {
+    let rig = Rig::<F>::new(300, 1);
+    let key = |n: u64, home: u64, is_other: fn(u64) -> bool| {
+        let keys = (1..).map(|k: u64| k.wrapping_mul(0x0123_4567_89ab_cdef) & !63 | home);
+        keys.filter(|&key| is_other(alternate(key))).nth(n as usize).expect("endless")
+    };
+    // The neighbour lives in group 5; its other group is 0, and 64 once 0 has split.
+    let neighbour = key(0, 5, |other| other & 127 == 64);
+    let others = [0, 1, 2].map(|n| key(n, 5, |other| other & 63 == 20));
+    let far = [0, 1, 2, 3].map(|n| key(n, 9, |other| other & 63 == 21));
+    for key in [neighbour].into_iter().chain(others).chain(far) {
+        assert_eq!(rig.admitted(key, 1), 1);
+    }
+    let new = key(0, 5, |other| other & 63 == 9);
+    let inserter = {
+        let rig = Arc::clone(&rig);
+        thread::spawn(move || rig.admitted(new, 1))
+    };
+    rig.table.grow(1);
+    assert_eq!(inserter.join().expect("no panic"), 1);
+    assert_eq!(rig.admitted(neighbour, 1), 0, "the neighbour was not lost on the way");
+    assert_eq!(rig.table.stats().keys, 9);
+}
+
+#[test]
+fn a_key_that_moves_during_a_split_is_not_lost() {
+    explore("move and split", racing_a_move_and_a_split::<Honest>);
+}
+
+#[test]
+fn without_the_group_locks_a_moving_key_is_lost() {
+    must_fail("move and split, unlocked", racing_a_move_and_a_split::<Unlocked>);
 }
 
 /// New keys crowd a full table while its keys are checked: some are evicted.

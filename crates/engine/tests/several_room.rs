@@ -1,0 +1,78 @@
+//! Decisions over several limits when there is no room for their keys.
+
+use admittance::{
+    Cost, Gcra, Limiter, ManualClock, Micros, OnFull, Outcome, Retry, SlidingLog, Span, Tat, all,
+};
+
+fn at(seconds: u64) -> Micros {
+    Micros::from_epoch_ms(seconds * 1_000).expect("in range")
+}
+
+fn gcra(limit: u64, seconds: u64) -> Tat {
+    Tat::gcra(Gcra { limit, period: Span::from_secs(seconds), burst: limit }).expect("exact")
+}
+
+#[test]
+fn a_denial_for_want_of_room_pushes_nobody_out() {
+    let clock = ManualClock::at(at(1_000));
+    let small = Limiter::builder(gcra(1, 600)).max_keys(1).clock(clock.clone()).build();
+    let full = Limiter::builder(gcra(1, 600)).max_keys(1).on_full(OnFull::Deny);
+    let full = full.clock(clock).build();
+    assert!(small.check("blocked").is_admit());
+    assert!(full.check("other").is_admit());
+    for _ in 0..10 {
+        let asks = [small.ask("new", Cost::ONE), full.ask("new", Cost::ONE)];
+        let denied = all(&asks);
+        assert!(!denied.decision.is_admit());
+        assert_eq!(denied.binding, Some(1));
+    }
+    assert!(!small.check("blocked").is_admit(), "it stays blocked");
+    assert_eq!(small.stats().evictions, 0);
+    assert_eq!((small.stats().keys, full.stats().keys), (1, 1));
+}
+
+#[test]
+fn more_new_keys_than_a_table_keeps_are_denied_for_good() {
+    for on_full in [OnFull::Evict, OnFull::Deny] {
+        let clock = ManualClock::at(at(1_000));
+        let one = Limiter::builder(gcra(5, 60)).max_keys(1).on_full(on_full).clock(clock).build();
+        let both = all(&[one.ask("a", Cost::ONE), one.ask("b", Cost::ONE)]);
+        assert_eq!(both.decision.outcome, Outcome::Deny(Retry::Never));
+        assert_eq!(one.stats().keys, 0, "and leave nothing behind");
+    }
+}
+
+#[test]
+fn two_new_keys_with_room_for_one_are_denied_whole() {
+    let clock = ManualClock::at(at(1_000));
+    let earlier = Limiter::builder(gcra(5, 60)).clock(clock.clone()).build();
+    let log = SlidingLog::new(5, Span::from_secs(60)).expect("exact");
+    let log = Limiter::builder(log).max_keys(2).on_full(OnFull::Deny).clock(clock).build();
+    assert!(log.check("there").is_admit());
+    let asks = [earlier.ask("k", Cost::ONE), log.ask("a", Cost::ONE), log.ask("b", Cost::ONE)];
+    assert!(!all(&asks).decision.is_admit());
+    assert_eq!(earlier.peek("k").remaining, 5, "the first limit was not charged");
+    assert_eq!(log.stats().keys, 1);
+}
+
+#[test]
+fn a_denial_opens_no_way_around_what_was_forgotten() {
+    let clock = ManualClock::at(at(1_000));
+    let one = Limiter::builder(gcra(5, 60)).max_keys(40).clock(clock.clone()).build();
+    let full = Limiter::builder(gcra(5, 600)).max_keys(1).on_full(OnFull::Deny);
+    let full = full.clock(clock.clone()).build();
+    let spend = || (0..10).filter(|_| one.check("k").is_admit()).count();
+    let mut admitted = spend();
+    // The key goes idle, and other keys come until it has been forgotten.
+    clock.set(at(1_100));
+    let others = (0..36_u64).map(|n| one.check(n)).filter(|other| other.is_admit()).count();
+    assert_eq!(others, 36);
+    assert!(full.check("there").is_admit());
+    clock.set(at(1_000));
+    let asks = [one.ask("k", Cost::ONE), full.ask("new", Cost::ONE)];
+    assert!(!all(&asks).decision.is_admit());
+    admitted += spend();
+    clock.set(at(1_060));
+    admitted += spend();
+    assert!(admitted <= 10, "{admitted} in a minute; the burst and a minute's rate are 10");
+}
