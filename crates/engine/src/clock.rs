@@ -17,6 +17,10 @@
 //!   time, an interval of length d admits at most burst + rate·(d + lag). Use [`PreciseClock`] to
 //!   have no lag.
 //!
+//! A child process made by `fork` without `exec` has no thread to keep the word: there, readings
+//! stand still until a denial reads the precise time. Make limiters after forking, or give them a
+//! [`PreciseClock`].
+//!
 //! # Proven by
 //! `tests/clock.rs`.
 

@@ -118,7 +118,9 @@ impl<S: Strategy> LimiterBuilder<S, SystemClock> {
 }
 
 impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
-    /// How many keys are kept at most; at least one. A million unless said otherwise.
+    /// How many keys are kept at most; at least one. A million unless said otherwise. The table for
+    /// strategies with larger states divides them among its shards, so that a shard may be full
+    /// when the table is not quite.
     pub fn max_keys(self, max_keys: u64) -> Self {
         Self { max_keys: max_keys.clamp(1, MAX_KEYS_MAX), ..self }
     }

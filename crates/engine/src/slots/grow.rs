@@ -9,7 +9,8 @@
 //! any insertion does. No key is lost or doubled by a split.
 //!
 //! # Proven by
-//! `slots::tests::a_check_racing_a_split_…` under shuttle.
+//! `slots::tests::checks_racing_a_split_…` and `a_key_that_moves_during_a_split_…` under shuttle;
+//! `tests/growth.rs` with threads.
 
 use admittance_core::Micros;
 

@@ -18,8 +18,7 @@
 //!
 //! # Proven by
 //! `slots::tests` runs this protocol under shuttle on a memory it controls, with mutants: torn
-//! slots, an insertion without a second look, a move that copies before it empties. `tests/race.rs`
-//! and `tests/bounded.rs` run it on the machine.
+//! slots, no locks, a move or a hold that ignores a charge, no tenures.
 
 use std::sync::OnceLock;
 
