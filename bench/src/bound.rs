@@ -58,13 +58,14 @@ fn ours() -> Admitted {
 fn governor() -> Admitted {
     let clock = FakeRelativeClock::default();
     let nonzero = |n| NonZeroU32::new(n).expect("not zero");
-    let cold = RateLimiter::direct_with_clock(Quota::per_second(nonzero(7)), clock.clone());
+    let keyed = |quota| RateLimiter::dashmap_with_clock(quota, clock.clone());
+    let cold = keyed(Quota::per_second(nonzero(7)));
     let quota = Quota::with_period(Duration::from_secs(1)).expect("not zero");
-    let idle = RateLimiter::direct_with_clock(quota.allow_burst(nonzero(10)), clock.clone());
-    let admitted = count(|| cold.check().is_ok());
-    assert!(idle.check().is_ok());
+    let idle = keyed(quota.allow_burst(nonzero(10)));
+    let admitted = count(|| cold.check_key(&"key").is_ok());
+    assert!(idle.check_key(&"key").is_ok());
     clock.advance(Duration::from_secs(8));
-    ("governor", admitted, count(|| idle.check().is_ok()))
+    ("governor", admitted, count(|| idle.check_key(&"key").is_ok()))
 }
 
 fn throttlecrab() -> Admitted {

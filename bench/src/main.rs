@@ -20,7 +20,8 @@ fn main() -> ExitCode {
         ["inproc"] => inproc::run(inproc::FULL, ""),
         ["inproc", "--quick"] => inproc::run(inproc::QUICK, ""),
         ["inproc", "--only", name] => inproc::run(inproc::FULL, name),
-        ["memory-of", contender, keys] => memory::child(contender, keys),
+        ["memory-of", contender, keys] => memory::child(contender, keys, None),
+        ["memory-of", contender, keys, max] => memory::child(contender, keys, Some(max)),
         _ => {
             eprintln!("usage: admittance-bench inproc [--quick | --only NAME]");
             return ExitCode::from(2);

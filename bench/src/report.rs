@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::bound;
+use crate::memory::Footprint;
 
 /// The measurements of one contender in one scenario, a number per round.
 pub(crate) struct Row {
@@ -82,13 +83,21 @@ pub(crate) fn print_targets(targets: &[Target]) {
     }
 }
 
-pub(crate) fn json(scenarios: &[Scenario], targets: &[Target]) -> String {
+pub(crate) fn json(scenarios: &[Scenario], memory: &Footprint, targets: &[Target]) -> String {
     let mut text = String::from("{\n  \"scenarios\": [\n");
     for (place, scenario) in scenarios.iter().enumerate() {
         let rows: Vec<String> = scenario.rows.iter().map(json_row).collect();
         let comma = if place + 1 < scenarios.len() { "," } else { "" };
         let (name, rows) = (&scenario.name, rows.join(", "));
         let _ = writeln!(text, "    {{\"name\": \"{name}\", \"rows\": [{rows}]}}{comma}");
+    }
+    text.push_str("  ],\n  \"bytes\": [\n");
+    for (place, (contender, keys, bytes)) in memory.rows.iter().enumerate() {
+        let comma = if place + 1 < memory.rows.len() { "," } else { "" };
+        let _ = writeln!(
+            text,
+            "    {{\"contender\": \"{contender}\", \"keys\": {keys}, \"bytes\": {bytes}}}{comma}"
+        );
     }
     text.push_str("  ],\n  \"targets\": [\n");
     for (place, target) in targets.iter().enumerate() {
