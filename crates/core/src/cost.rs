@@ -36,13 +36,9 @@ impl Cost {
         self.0.get()
     }
 
-    /// Both costs together; a sum beyond the largest cost becomes the largest, which no limit
-    /// below it admits.
+    /// Both costs together, or `None` if that is more than the largest cost.
     #[must_use]
-    pub const fn saturating_add(self, other: Self) -> Self {
-        match Self::new(self.units() + other.units()) {
-            Some(sum) => sum,
-            None => Self::MAX,
-        }
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        Self::new(self.units() + other.units())
     }
 }

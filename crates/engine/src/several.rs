@@ -143,6 +143,8 @@ struct Merged<'a> {
     asks: Vec<Ask<'a>>,
     /// Which merged ask each ask became.
     place_of: Vec<usize>,
+    /// Merged asks that cost more together than any limit holds.
+    excessive: Vec<usize>,
 }
 
 enum Attempt {
@@ -156,12 +158,16 @@ impl<'a> Merged<'a> {
     fn of(asks: &[Ask<'a>]) -> Self {
         let mut merged: Vec<Ask<'a>> = Vec::with_capacity(asks.len());
         let mut place_of = Vec::with_capacity(asks.len());
+        let mut excessive = Vec::new();
         for ask in asks {
             let is_same =
                 |other: &Ask<'a>| other.identity() == ask.identity() && other.key == ask.key;
             match merged.iter().position(is_same) {
                 Some(place) => {
-                    merged[place].cost = merged[place].cost.saturating_add(ask.cost);
+                    match merged[place].cost.checked_add(ask.cost) {
+                        Some(sum) => merged[place].cost = sum,
+                        None => excessive.push(place),
+                    }
                     place_of.push(place);
                 }
                 None => {
@@ -170,7 +176,7 @@ impl<'a> Merged<'a> {
                 }
             }
         }
-        Self { asks: merged, place_of }
+        Self { asks: merged, place_of, excessive }
     }
 
     /// Reads everything, and if everything admits, charges everything. The locks come first, so
@@ -192,6 +198,9 @@ impl<'a> Merged<'a> {
                     decisions.push(shard.weigh(ask.key, now, ask.cost));
                 }
             }
+        }
+        for &place in &self.excessive {
+            decisions[place] = never(decisions[place]);
         }
         if decisions.iter().any(|decision| !decision.is_admit()) {
             return Attempt::Denied(decisions);

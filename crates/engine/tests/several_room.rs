@@ -1,7 +1,8 @@
 //! Decisions over several limits when there is no room for their keys.
 
 use admittance::{
-    Cost, Gcra, Limiter, ManualClock, Micros, OnFull, Outcome, Retry, SlidingLog, Span, Tat, all,
+    Cost, EXACT_MAX, Gcra, Limiter, ManualClock, Micros, OnFull, Outcome, Retry, SlidingLog, Span,
+    Tat, Window, all,
 };
 
 fn at(seconds: u64) -> Micros {
@@ -75,4 +76,14 @@ fn a_denial_opens_no_way_around_what_was_forgotten() {
     clock.set(at(1_060));
     admitted += spend();
     assert!(admitted <= 10, "{admitted} in a minute; the burst and a minute's rate are 10");
+}
+
+#[test]
+fn costs_that_cannot_be_added_are_denied_for_good() {
+    let clock = ManualClock::at(at(1_000));
+    let window = Window::fixed(EXACT_MAX, Span::from_secs(60)).expect("exact");
+    let limiter = Limiter::builder(window).clock(clock).build();
+    let asks = [limiter.ask("k", Cost::MAX), limiter.ask("k", Cost::ONE)];
+    assert_eq!(all(&asks).decision.outcome, Outcome::Deny(Retry::Never));
+    assert_eq!(limiter.peek("k").remaining, EXACT_MAX, "nothing was charged");
 }

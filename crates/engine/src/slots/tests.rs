@@ -372,9 +372,9 @@ fn a_split_that_ignores_a_charge_admits_too_much() {
 /// A new key moves a neighbour out of its way while that neighbour's other group splits.
 fn racing_a_move_and_a_split<F: Flaw>() {
     let rig = Rig::<F>::new(300, 1);
-    let key = |n: u64, home: u64, is_other: fn(u64) -> bool| {
+    let key = |n: usize, home: u64, is_other: fn(u64) -> bool| {
         let keys = (1..).map(|k: u64| k.wrapping_mul(0x0123_4567_89ab_cdef) & !63 | home);
-        keys.filter(|&key| is_other(alternate(key))).nth(n as usize).expect("endless")
+        keys.filter(|&key| is_other(alternate(key))).nth(n).expect("endless")
     };
     // The neighbour lives in group 5; its other group is 0, and 64 once 0 has split.
     let neighbour = key(0, 5, |other| other & 127 == 64);
