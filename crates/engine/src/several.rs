@@ -164,10 +164,11 @@ impl<'a> Merged<'a> {
                 |other: &Ask<'a>| other.identity() == ask.identity() && other.key == ask.key;
             match merged.iter().position(is_same) {
                 Some(place) => {
-                    match merged[place].cost.checked_add(ask.cost) {
-                        Some(sum) => merged[place].cost = sum,
-                        None => excessive.push(place),
+                    let sum = merged[place].cost.checked_add(ask.cost);
+                    if sum.is_none() {
+                        excessive.push(place);
                     }
+                    merged[place].cost = sum.unwrap_or(Cost::MAX);
                     place_of.push(place);
                 }
                 None => {
@@ -200,7 +201,9 @@ impl<'a> Merged<'a> {
             }
         }
         for &place in &self.excessive {
-            decisions[place] = never(decisions[place]);
+            if decisions[place].is_admit() {
+                decisions[place] = never(decisions[place]);
+            }
         }
         if decisions.iter().any(|decision| !decision.is_admit()) {
             return Attempt::Denied(decisions);

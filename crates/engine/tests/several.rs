@@ -109,7 +109,7 @@ fn all_by_core(
     for &(place, key, cost) in asked {
         match merged.iter().position(|one| (one.0, one.1) == (place, key)) {
             Some(same) => {
-                merged[same].2 = merged[same].2.checked_add(cost).expect("costs here are small");
+                merged[same].2 = merged[same].2.checked_add(cost).unwrap_or(Cost::MAX);
                 place_of.push(same);
             }
             None => {
