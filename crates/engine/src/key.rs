@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 
+use crate::slots::prefetch;
+
 /// Anything that names whom or what a limit is for.
 ///
 /// Two keys are the same if their types and bytes are; a tuple is a key of its parts in order.
@@ -28,12 +30,22 @@ use foldhash::quality::SeedableRandomState;
 pub trait Key {
     /// Feeds the key to a hasher. Keys that differ must feed different bytes.
     fn feed<H: Hasher>(&self, hasher: &mut H);
+
+    /// Asks for the bytes that [`feed`](Self::feed) will read, if they lie elsewhere. A batch asks
+    /// for all of its keys first, so that they are fetched at the same time.
+    #[inline]
+    fn prefetch(&self) {}
 }
 
 impl Key for [u8] {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         hasher.write(self);
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(self.as_ptr());
     }
 }
 
@@ -42,12 +54,22 @@ impl Key for str {
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         hasher.write(self.as_bytes());
     }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.as_bytes().prefetch();
+    }
 }
 
 impl Key for String {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         self.as_str().feed(hasher);
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.as_bytes().prefetch();
     }
 }
 
@@ -96,6 +118,11 @@ impl<K: Key + ?Sized> Key for &K {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         (**self).feed(hasher);
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        (**self).prefetch();
     }
 }
 

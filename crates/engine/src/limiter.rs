@@ -170,6 +170,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         decisions.reserve(keys.len());
         let clock = &Together::precisely(&self.clock);
         for batch in keys.chunks(BATCH) {
+            batch.iter().for_each(Key::prefetch);
             let mut hashes = [Fingerprint::new(0); BATCH];
             for (slot, key) in hashes.iter_mut().zip(batch) {
                 *slot = self.secret.hash(key);

@@ -17,6 +17,6 @@ pub(crate) use hold::{Held, NotHeld, Want};
 #[cfg(feature = "bench")]
 pub(crate) use memory::{Cell, Slot};
 pub(crate) use memory::{Layout, Memory};
-pub(crate) use native::Native;
+pub(crate) use native::{Native, prefetch};
 pub(crate) use table::Table;
 pub(crate) use word::{Word, with_judge};

@@ -62,25 +62,32 @@ impl Memory for Native {
 
     #[inline]
     fn prefetch(group: &Group<NativeCell>) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing that the program could see; any address is allowed.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(group).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = group;
+        prefetch(std::ptr::from_ref(group));
     }
 
     fn pause(tries: u32) {
         if tries >= PAUSES_BEFORE_YIELD {
             return std::thread::yield_now();
         }
-        // Longer each time: two threads that fight for a line get more done if one lets go.
-        for _ in 0..1 << tries {
+        // Two threads that fight for a line get more done if the loser lets the winner have it for
+        // some dozens of checks: about a microsecond at first, longer each time.
+        for _ in 0..FIRST_PAUSE << tries {
             std::hint::spin_loop();
         }
     }
+}
+
+/// Asks for a line that will be read soon.
+#[inline]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program could see; any address is allowed.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// A slot in the machine's memory.
@@ -299,5 +306,6 @@ impl<T> Drop for Zeroed<T> {
 }
 
 const LINE: usize = 64;
-const PAUSES_BEFORE_YIELD: u32 = 8;
+const FIRST_PAUSE: u32 = 16;
+const PAUSES_BEFORE_YIELD: u32 = 5;
 const _: () = assert!(size_of::<Group<NativeCell>>() == LINE);
