@@ -40,3 +40,8 @@ pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};
 pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
 pub use store::{Action, Answer, Applied, Memory, Op, Recovery, Store, StoreError};
+
+/// The README's example is compiled and run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
