@@ -366,6 +366,6 @@ pub(crate) fn never(admitted: Decision) -> Decision {
 /// As many keys as the processor can fetch lines for at once.
 const BATCH: usize = 16;
 /// Room for a million keys is some tens of megabytes.
-const MAX_KEYS_DEFAULT: u64 = 1_000_000;
+pub(crate) const MAX_KEYS_DEFAULT: u64 = 1_000_000;
 /// More than any machine's memory holds.
 const MAX_KEYS_MAX: u64 = 1 << 36;

@@ -45,6 +45,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Span};
 
+use crate::limiter::MAX_KEYS_DEFAULT;
 use crate::{Clock, Limiter, OnFull, Stats};
 
 /// A place where the state of keys lives.
@@ -294,4 +295,3 @@ impl<C> fmt::Debug for Memory<C> {
 }
 
 const POLICIES_MAX_DEFAULT: usize = 1_000;
-const MAX_KEYS_DEFAULT: u64 = 1_000_000;

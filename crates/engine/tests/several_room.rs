@@ -1,8 +1,8 @@
 //! Decisions over several limits when there is no room for their keys.
 
 use admittance::{
-    Cost, EXACT_MAX, Gcra, Limiter, ManualClock, Micros, OnFull, Outcome, Retry, SlidingLog, Span,
-    Tat, Window, all,
+    Ask, Cost, EXACT_MAX, Gcra, Limiter, ManualClock, Micros, OnFull, Outcome, Retry, Several,
+    SlidingLog, Span, Tat, Window, all, any,
 };
 
 fn at(seconds: u64) -> Micros {
@@ -13,8 +13,16 @@ fn gcra(limit: u64, seconds: u64) -> Tat {
     Tat::gcra(Gcra { limit, period: Span::from_secs(seconds), burst: limit }).expect("exact")
 }
 
-#[test]
-fn a_denial_for_want_of_room_pushes_nobody_out() {
+/// A way to decide over several limits.
+type All = fn(&[Ask<'_>]) -> Several;
+
+/// Charges one limit after the other: what was charged before a denial stays charged.
+fn one_after_the_other(asks: &[Ask<'_>]) -> Several {
+    Several::of_all(asks.iter().map(|ask| any(&[*ask]).decision).collect())
+}
+
+/// Whether a denial for want of room in the second limit leaves a blocked key of the first alone.
+fn pushes_nobody_out(all: All) -> bool {
     let clock = ManualClock::at(at(1_000));
     let small = Limiter::builder(gcra(1, 600)).max_keys(1).clock(clock.clone()).build();
     let full = Limiter::builder(gcra(1, 600)).max_keys(1).on_full(OnFull::Deny);
@@ -22,14 +30,20 @@ fn a_denial_for_want_of_room_pushes_nobody_out() {
     assert!(small.check("blocked").is_admit());
     assert!(full.check("other").is_admit());
     for _ in 0..10 {
-        let asks = [small.ask("new", Cost::ONE), full.ask("new", Cost::ONE)];
-        let denied = all(&asks);
-        assert!(!denied.decision.is_admit());
-        assert_eq!(denied.binding, Some(1));
+        let denied = all(&[small.ask("new", Cost::ONE), full.ask("new", Cost::ONE)]);
+        if denied.decision.is_admit() || denied.binding != Some(1) {
+            return false;
+        }
     }
-    assert!(!small.check("blocked").is_admit(), "it stays blocked");
-    assert_eq!(small.stats().evictions, 0);
-    assert_eq!((small.stats().keys, full.stats().keys), (1, 1));
+    !small.check("blocked").is_admit()
+        && small.stats().evictions == 0
+        && (small.stats().keys, full.stats().keys) == (1, 1)
+}
+
+#[test]
+fn a_denial_for_want_of_room_pushes_nobody_out() {
+    assert!(pushes_nobody_out(all));
+    assert!(!pushes_nobody_out(one_after_the_other), "the mutant passed");
 }
 
 #[test]
@@ -43,17 +57,22 @@ fn more_new_keys_than_a_table_keeps_are_denied_for_good() {
     }
 }
 
-#[test]
-fn two_new_keys_with_room_for_one_are_denied_whole() {
+/// Whether two new keys with room for one leave every limit as it was.
+fn denies_whole(all: All) -> bool {
     let clock = ManualClock::at(at(1_000));
     let earlier = Limiter::builder(gcra(5, 60)).clock(clock.clone()).build();
     let log = SlidingLog::new(5, Span::from_secs(60)).expect("exact");
     let log = Limiter::builder(log).max_keys(2).on_full(OnFull::Deny).clock(clock).build();
     assert!(log.check("there").is_admit());
     let asks = [earlier.ask("k", Cost::ONE), log.ask("a", Cost::ONE), log.ask("b", Cost::ONE)];
-    assert!(!all(&asks).decision.is_admit());
-    assert_eq!(earlier.peek("k").remaining, 5, "the first limit was not charged");
-    assert_eq!(log.stats().keys, 1);
+    let is_denied = !all(&asks).decision.is_admit();
+    is_denied && earlier.peek("k").remaining == 5 && log.stats().keys == 1
+}
+
+#[test]
+fn two_new_keys_with_room_for_one_are_denied_whole() {
+    assert!(denies_whole(all));
+    assert!(!denies_whole(one_after_the_other), "the mutant passed");
 }
 
 #[test]
