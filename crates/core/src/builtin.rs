@@ -1,8 +1,8 @@
 //! The built-in strategies as one type, for callers that learn at run time which one it is.
 
 use crate::{
-    Cost, Decision, Forecast, LogState, Micros, Share, SlidingLog, SlidingState, SlidingWindow,
-    Step, Strategy, Tat, TatState, Window, WindowState,
+    Cost, Decimal, Decision, Forecast, Invalid, LogState, Micros, Shape, Share, SlidingLog,
+    SlidingState, SlidingWindow, Step, Strategy, Tat, TatState, Window, WindowState,
 };
 
 /// Any built-in strategy.
@@ -43,6 +43,36 @@ impl Builtin {
             Self::SlidingWindow(inner) => inner.limit(),
             Self::SlidingLog(inner) => inner.limit(),
         }
+    }
+
+    /// What must be the same for two strategies to share a key's state.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        match self {
+            Self::Tat(inner) => inner.shape,
+            Self::Window(inner) => Shape::Window(inner.cadence),
+            Self::SlidingWindow(inner) => {
+                Shape::SlidingWindow { window: inner.window(), buckets: inner.buckets() }
+            }
+            Self::SlidingLog(inner) => Shape::SlidingLog { window: inner.window() },
+        }
+    }
+
+    /// The part of this limit that a node goes on with when it is alone: the limit times `share`,
+    /// rounded down to whole units. `None` if that is nothing.
+    ///
+    /// # Guarantee
+    /// Parts whose shares sum to at most one admit together no more than the whole would.
+    ///
+    /// # Errors
+    /// A rate times the share that cannot be kept exact.
+    pub fn scaled(&self, share: Decimal) -> Result<Option<Self>, Invalid> {
+        Ok(match self {
+            Self::Tat(inner) => inner.scaled(share)?.map(Self::Tat),
+            Self::Window(inner) => inner.scaled(share).map(Self::Window),
+            Self::SlidingWindow(inner) => inner.scaled(share).map(Self::SlidingWindow),
+            Self::SlidingLog(inner) => inner.scaled(share).map(Self::SlidingLog),
+        })
     }
 }
 

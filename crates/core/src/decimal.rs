@@ -75,6 +75,14 @@ impl Decimal {
         u64::try_from(product / denominator).ok().filter(|&whole| whole <= EXACT_MAX)
     }
 
+    /// This part of a whole number of units, rounded down; `None` if that is nothing. A share above
+    /// one is taken for one.
+    pub(crate) fn of(self, units: u64) -> Option<u64> {
+        let parts = u128::from(units) * u128::from(self.numerator());
+        let part = u64::try_from(parts / u128::from(self.denominator())).unwrap_or(units);
+        Some(part.min(units)).filter(|&part| part > 0)
+    }
+
     pub(crate) const fn numerator(self) -> u64 {
         self.units
     }

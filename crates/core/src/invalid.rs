@@ -64,6 +64,8 @@ pub enum Parameter {
     MaxQueue,
     /// Where fixed windows are anchored.
     Anchor,
+    /// The part of a limit that one node goes on with alone.
+    Share,
 }
 
 impl fmt::Display for Parameter {
@@ -78,6 +80,7 @@ impl fmt::Display for Parameter {
             Self::Buckets => "buckets",
             Self::MaxQueue => "maxQueue",
             Self::Anchor => "anchor",
+            Self::Share => "share",
         })
     }
 }

@@ -12,8 +12,8 @@ use alloc::collections::VecDeque;
 
 use crate::invalid::within;
 use crate::{
-    Cost, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share, Span, Step,
-    Strategy,
+    Cost, Decimal, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share, Span,
+    Step, Strategy,
 };
 
 /// At most `limit` in any window.
@@ -52,6 +52,17 @@ impl SlidingLog {
         self.limit
     }
 
+    /// The window's length.
+    #[must_use]
+    pub const fn window(&self) -> Span {
+        self.window
+    }
+
+    /// The same window with a part of the limit; `None` if not one unit is left.
+    pub(crate) fn scaled(&self, share: Decimal) -> Option<Self> {
+        Some(Self { limit: share.of(self.limit)?, ..*self })
+    }
+
     /// The instant to judge at: never earlier than one already admitted at.
     fn judged(state: Option<&LogState>, now: Micros) -> Micros {
         let latest = state.and_then(|state| state.entries.back());
@@ -88,7 +99,8 @@ impl SlidingLog {
     fn decide(&self, state: Option<&LogState>, now: Micros, cost: Cost) -> Decision {
         let at = Self::judged(state, now);
         let live = self.live_units(state, at);
-        let left = self.limit - live;
+        // A limit that was lowered since may be exceeded already.
+        let left = self.limit.saturating_sub(live);
         let oldest = self.live(state, at).next().map(|(entry, _)| entry);
         let reset_at = oldest.unwrap_or(at) + self.window;
         let (outcome, remaining) = if cost.units() > self.limit {
@@ -96,7 +108,7 @@ impl SlidingLog {
         } else if cost.units() <= left {
             (Outcome::Admit, left - cost.units())
         } else {
-            let wait = self.frees_at(state, at, cost.units() - left).since(now);
+            let wait = self.frees_at(state, at, live + cost.units() - self.limit).since(now);
             (Outcome::Deny(Retry::After(wait)), left)
         };
         Decision { outcome, limit: self.limit, remaining, reset_at }
@@ -142,7 +154,10 @@ impl Strategy for SlidingLog {
 
     fn peek(&self, state: Option<&LogState>, now: Micros) -> Decision {
         let live = self.live_units(state, Self::judged(state, now));
-        Decision { remaining: self.limit - live, ..self.decide(state, now, Cost::ONE) }
+        Decision {
+            remaining: self.limit.saturating_sub(live),
+            ..self.decide(state, now, Cost::ONE)
+        }
     }
 
     fn forecast(&self, state: Option<&LogState>, now: Micros, cost: Cost) -> Forecast {
@@ -154,7 +169,7 @@ impl Strategy for SlidingLog {
             _ => at,
         };
         Forecast {
-            spendable_now: (self.limit - self.live_units(state, at)) / cost.units(),
+            spendable_now: self.limit.saturating_sub(self.live_units(state, at)) / cost.units(),
             next_replenish_at: leaves(oldest),
             full_at: leaves(newest),
         }

@@ -17,8 +17,8 @@ use alloc::vec;
 
 use crate::invalid::{counted, within};
 use crate::{
-    Cost, Decision, EXACT_MAX, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share, Span,
-    Step, Strategy,
+    Cost, Decimal, Decision, EXACT_MAX, Forecast, Invalid, Micros, Outcome, Parameter, Retry,
+    Share, Span, Step, Strategy,
 };
 
 /// At most about `limit` in any window, estimated from `buckets` buckets.
@@ -80,6 +80,23 @@ impl SlidingWindow {
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// The window's length.
+    #[must_use]
+    pub const fn window(&self) -> Span {
+        Span::from_us(self.window)
+    }
+
+    /// How many buckets the window is cut into.
+    #[must_use]
+    pub const fn buckets(&self) -> u64 {
+        self.buckets
+    }
+
+    /// The same window with a part of the limit; `None` if not one unit is left.
+    pub(crate) fn scaled(&self, share: Decimal) -> Option<Self> {
+        Some(Self { limit: share.of(self.limit)?, ..*self })
     }
 
     /// The bucket an instant lies in, and how far into it, in 1/S ticks.

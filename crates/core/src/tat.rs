@@ -19,7 +19,7 @@
 use crate::invalid::{counted, within};
 use crate::{
     Cost, Decimal, Decision, EXACT_MAX, Forecast, Invalid, Micros, Outcome, Parameter, Retry,
-    Share, Span, Step, Strategy,
+    Shape, Share, Span, Step, Strategy,
 };
 
 /// Parameters of the generic cell rate algorithm: `limit` per `period`, `burst` at once.
@@ -53,6 +53,7 @@ pub struct Tat {
     pub(crate) tolerance: u128,
     /// The most whole units at one instant.
     pub(crate) limit: u64,
+    pub(crate) shape: Shape,
 }
 
 /// A theoretical arrival time: whole ticks and a fraction over the strategy's denominator.
@@ -78,7 +79,8 @@ impl Tat {
         let divisor = u64::try_from(gcd(period.into(), limit.into())).unwrap_or(1);
         let denominator = limit / divisor;
         let unit = u128::from(period / divisor);
-        Self::whole(Parameter::Burst, denominator, unit, burst)
+        let shape = Shape::Gcra { period: spec.period };
+        Self::whole(Parameter::Burst, shape, denominator, unit, burst)
     }
 
     /// Builds a token bucket.
@@ -105,7 +107,8 @@ impl Tat {
         let parameter = Parameter::Capacity;
         // The whole tokens first: what they exceed is a capacity that fits without its fraction.
         let denominator = u64::try_from(unit.1).unwrap_or(EXACT_MAX);
-        Self::whole(parameter, denominator, unit.0, limit)?;
+        let shape = Shape::TokenBucket { refill_per_sec: rate };
+        Self::whole(parameter, shape, denominator, unit.0, limit)?;
         let both = lcm(unit.1, tolerance.1);
         let denominator_max = EXACT_MAX / limit;
         let denominator = u64::try_from(both).ok().filter(|&both| both <= denominator_max);
@@ -115,7 +118,7 @@ impl Tat {
         if tolerance > u128::from(TICKS_MAX) * both {
             return Err(Invalid::TooLarge { parameter, given: limit + 1, max: limit });
         }
-        Ok(Self { denominator, unit, tolerance, limit })
+        Ok(Self { denominator, unit, tolerance, limit, shape })
     }
 
     /// The most whole units at one instant.
@@ -130,9 +133,54 @@ impl Tat {
         self.denominator
     }
 
+    /// T, how far one unit moves the TAT, in the form of a state: whole ticks and 1/D ticks.
+    #[must_use]
+    pub fn unit(&self) -> TatState {
+        self.split(self.unit)
+    }
+
+    /// How far the TAT may lead `now`, in the form of a state.
+    #[must_use]
+    pub fn tolerance(&self) -> TatState {
+        self.split(self.tolerance)
+    }
+
+    /// A state that was written over another denominator, as this strategy reads it. What does not
+    /// fit the new denominator is rounded up: a changed limit never makes a key lighter.
+    #[must_use]
+    pub fn adopt(&self, state: TatState, denominator: u64) -> TatState {
+        if denominator == self.denominator || state.fraction == 0 {
+            return state;
+        }
+        let parts = u128::from(state.fraction) * u128::from(self.denominator);
+        let fraction = u64::try_from(parts.div_ceil(u128::from(denominator.max(1))));
+        match fraction {
+            Ok(fraction) if fraction < self.denominator => TatState { fraction, ..state },
+            _ => TatState { whole: state.whole.saturating_add(1), fraction: 0 },
+        }
+    }
+
+    /// A part of this limit: its rate times `share`, and the whole units of its burst times
+    /// `share`. `None` if not one unit is left.
+    pub(crate) fn scaled(&self, share: Decimal) -> Result<Option<Self>, Invalid> {
+        let Some(limit) = share.of(self.limit) else { return Ok(None) };
+        // T / share = unit·q / (D·p), both below 2^105 · 10^9.
+        let (unit, denominator) = (
+            self.unit.checked_mul(u128::from(share.denominator())),
+            u128::from(self.denominator) * u128::from(share.numerator()),
+        );
+        let inexact =
+            Invalid::Inexact { parameter: Parameter::Share, denominator_max: EXACT_MAX / limit };
+        let (unit, denominator) = reduced((unit.ok_or(inexact)?, denominator));
+        let denominator = u64::try_from(denominator).map_err(|_| inexact)?;
+        let scaled = Self::whole(Parameter::Share, self.shape, denominator, unit, limit);
+        scaled.map(Some).map_err(|_| inexact)
+    }
+
     /// A burst of whole units, or the largest that every executor keeps exact.
     fn whole(
         parameter: Parameter,
+        shape: Shape,
         denominator: u64,
         unit: u128,
         burst: u64,
@@ -140,7 +188,7 @@ impl Tat {
         let by_length = u128::from(TICKS_MAX) * u128::from(denominator) / unit;
         let by_length = u64::try_from(by_length).unwrap_or(EXACT_MAX);
         let burst = within(parameter, burst, by_length.min(EXACT_MAX / denominator))?;
-        Ok(Self { denominator, unit, tolerance: unit * u128::from(burst), limit: burst })
+        Ok(Self { denominator, unit, tolerance: unit * u128::from(burst), limit: burst, shape })
     }
 
     /// `now` in 1/D ticks.

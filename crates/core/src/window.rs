@@ -10,8 +10,8 @@
 
 use crate::invalid::counted;
 use crate::{
-    Cadence, Cost, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share, Span,
-    Step, Strategy,
+    Cadence, Cost, Decimal, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Share,
+    Span, Step, Strategy,
 };
 
 /// At most `limit` per window.
@@ -51,6 +51,17 @@ impl Window {
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// When the windows begin.
+    #[must_use]
+    pub const fn cadence(&self) -> Cadence {
+        self.cadence
+    }
+
+    /// The same windows with a part of the budget; `None` if not one unit is left.
+    pub(crate) fn scaled(&self, share: Decimal) -> Option<Self> {
+        Some(Self { limit: share.of(self.limit)?, ..*self })
     }
 
     /// The window to judge at and what it has spent: the latest of now's and the state's, so that

@@ -29,9 +29,9 @@ mod store;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
-    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shaped, Shaper, Share,
-    SlidingLog, SlidingState, SlidingWindow, Span, Step, Strategy, Tat, TatState, TokenBucket,
-    Weekday, Window, WindowState,
+    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shape, Shaped, Shaper,
+    Share, SlidingLog, SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState,
+    TokenBucket, Weekday, Window, WindowState,
 };
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use key::Key;
@@ -39,7 +39,10 @@ pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};
 pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
-pub use store::{Action, Answer, Applied, Memory, Op, Recovery, Store, StoreError};
+pub use store::{
+    Action, Answer, Applied, AppliedMany, AppliedSeveral, Cell, Cells, Combine, Custom, Group,
+    Limit, Loaded, Many, Memory, Merged, Op, Portable, Recovery, Store, StoreError, Swap, Swapped,
+};
 
 /// The README's example is compiled and run with the others.
 #[cfg(doctest)]

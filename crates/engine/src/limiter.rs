@@ -166,6 +166,16 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Decides a request for each key, all at one instant, repeated keys in order. `decisions` is
     /// emptied first and then holds one decision per key.
     pub fn check_many<K: Key>(&self, keys: &[K], cost: Cost, decisions: &mut Vec<Decision>) {
+        let _ = self.check_many_at(keys, cost, decisions);
+    }
+
+    /// The same, and which instant it was.
+    pub(crate) fn check_many_at<K: Key>(
+        &self,
+        keys: &[K],
+        cost: Cost,
+        decisions: &mut Vec<Decision>,
+    ) -> Micros {
         decisions.clear();
         decisions.reserve(keys.len());
         let clock = &Together::precisely(&self.clock);
@@ -181,6 +191,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
             let decide = |&key| self.decide(key, clock, cost);
             decisions.extend(hashes[..batch.len()].iter().map(decide));
         }
+        clock.now()
     }
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.

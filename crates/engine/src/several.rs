@@ -84,10 +84,13 @@ pub(crate) trait Opened {
 /// Admits only if every limit admits, and charges all of them or none. The instant is read from
 /// the first limit's clock. No limits at all admit.
 pub fn all(asks: &[Ask<'_>]) -> Several {
-    let Some(first) = asks.first() else {
-        return Several::of_all(Vec::new());
-    };
-    let clock = Together::at(first.clock);
+    match asks.first() {
+        Some(first) => all_at(asks, &Together::at(first.clock)),
+        None => Several::of_all(Vec::new()),
+    }
+}
+
+pub(crate) fn all_at(asks: &[Ask<'_>], clock: &Together<'_, dyn Clock + '_>) -> Several {
     let merged = Merged::of(asks);
     let mut tries = 0;
     loop {
@@ -111,11 +114,16 @@ pub fn all(asks: &[Ask<'_>]) -> Several {
 /// Admits if one limit admits, and charges the first in written order that does. The instant is
 /// read from the first limit's clock. No limits at all admit nothing.
 pub fn any(asks: &[Ask<'_>]) -> Several {
-    let Some(first) = asks.first() else { return Several::denied_by_every(Vec::new()) };
-    let clock = Together::at(first.clock);
+    match asks.first() {
+        Some(first) => any_at(asks, &Together::at(first.clock)),
+        None => Several::denied_by_every(Vec::new()),
+    }
+}
+
+pub(crate) fn any_at(asks: &[Ask<'_>], clock: &Together<'_, dyn Clock + '_>) -> Several {
     let mut each = Vec::with_capacity(asks.len());
     for (place, ask) in asks.iter().enumerate() {
-        let decision = ask.alone.decide(ask.key, &clock, ask.cost);
+        let decision = ask.alone.decide(ask.key, clock, ask.cost);
         each.push(decision);
         if decision.is_admit() {
             each.extend(asks[place + 1..].iter().map(|rest| rest.untouched(clock.now())));

@@ -12,7 +12,9 @@
 //! - The answer is the one that the strategy's own pure step gives, in every field.
 //! - A denial, a peek and a forecast charge nothing.
 //! - State is kept until the strategy's `idle_at`, and never mixed: not between keys, not between
-//!   policies, not between strategies that had one policy's name one after the other.
+//!   policies, not between strategies of different [`Shape`](admittance_core::Shape) that had one
+//!   policy's name one after the other.
+//! - [`Store::check_many`] reads the clock once; [`Store::several`] charges all or nothing.
 //! - A clock that steps back never admits more.
 //!
 //! # Proven by
@@ -39,14 +41,18 @@
 //! # Ok::<(), admittance::Invalid>(())
 //! ```
 
-use std::collections::HashMap;
+mod custom;
+mod group;
+mod memory;
+
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
-use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Span};
+use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Several, Span};
 
-use crate::limiter::MAX_KEYS_DEFAULT;
-use crate::{Clock, Limiter, OnFull, Stats};
+pub use self::custom::{Cell, Cells, Custom, Loaded, Portable, Swap, Swapped};
+pub use self::group::{Combine, Group, Limit, Merged};
+pub use self::memory::Memory;
 
 /// A place where the state of keys lives.
 pub trait Store: Send + Sync {
@@ -57,11 +63,44 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// The store could not answer; a denial is an answer. [`StoreError::recovery`] says what now.
     fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Applied, StoreError>> + Send;
+
+    /// Checks every key of `many` at one instant, repeated keys in order. Where keys live on
+    /// several servers there is one instant per server.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply); some of the keys may have been charged if an error says so.
+    fn check_many(
+        &self,
+        many: Many<'_>,
+    ) -> impl Future<Output = Result<AppliedMany, StoreError>> + Send;
+
+    /// Decides several limits at one instant, in one atomic step, as `group` combines them.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply), and [`StoreError::AcrossSlots`].
+    fn several(
+        &self,
+        group: Group<'_>,
+    ) -> impl Future<Output = Result<AppliedSeveral, StoreError>> + Send;
 }
 
 impl<S: Store> Store for Arc<S> {
     fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Applied, StoreError>> + Send {
         (**self).apply(op)
+    }
+
+    fn check_many(
+        &self,
+        many: Many<'_>,
+    ) -> impl Future<Output = Result<AppliedMany, StoreError>> + Send {
+        (**self).check_many(many)
+    }
+
+    fn several(
+        &self,
+        group: Group<'_>,
+    ) -> impl Future<Output = Result<AppliedSeveral, StoreError>> + Send {
+        (**self).several(group)
     }
 }
 
@@ -70,8 +109,9 @@ impl<S: Store> Store for Arc<S> {
 pub struct Op<'a> {
     /// The policy's name. Policies share nothing.
     pub policy: &'a str,
-    /// How the policy decides. If it is another one than before under the same name, it does not
-    /// meet the state that the former left.
+    /// How the policy decides. If its shape is another one than before under the same name, it
+    /// does not meet the state that the former left. If only its limit is, a shared store keeps
+    /// what was spent; the one in this process starts anew.
     pub strategy: &'a Builtin,
     /// Whom or what is counted, as bytes: a store neither reads nor normalises them.
     pub key: &'a [u8],
@@ -92,6 +132,33 @@ pub enum Action {
     Forecast(Cost),
     /// Forget the key.
     Reset,
+}
+
+/// One check of each of several keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Many<'a> {
+    /// The policy's name.
+    pub policy: &'a str,
+    /// How the policy decides.
+    pub strategy: &'a Builtin,
+    /// At most [`KEYS_MAX`](Self::KEYS_MAX) keys.
+    pub keys: &'a [&'a [u8]],
+    /// What each of them costs.
+    pub cost: Cost,
+}
+
+impl Many<'_> {
+    /// The most keys of one ask.
+    pub const KEYS_MAX: usize = 10_000;
+
+    /// Refuses more keys than one ask may have.
+    ///
+    /// # Errors
+    /// [`StoreError::TooMany`].
+    pub fn checked(&self) -> Result<(), StoreError> {
+        let (asked, max) = (self.keys.len(), Self::KEYS_MAX);
+        if asked > max { Err(StoreError::TooMany { asked, max }) } else { Ok(()) }
+    }
 }
 
 /// What a store did, and the instant its own clock showed when it did it.
@@ -115,6 +182,26 @@ impl Applied {
     }
 }
 
+/// What a store decided for each key of a [`Many`], in their order.
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedMany {
+    /// One decision per key.
+    pub decisions: Vec<Decision>,
+    /// The time the store used; the latest, if the keys live on several servers.
+    pub at: Micros,
+}
+
+/// What a store decided for a [`Group`].
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedSeveral {
+    /// The one answer, and what each limit said in written order.
+    pub several: Several,
+    /// The time the store used.
+    pub at: Micros,
+}
+
 /// The answer to an [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -129,7 +216,7 @@ pub enum Answer {
 }
 
 /// Why a store gave no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreError {
     /// No answer in time; the charge may or may not have happened.
@@ -137,12 +224,45 @@ pub enum StoreError {
         /// How long the caller waited.
         waited: Span,
     },
+    /// The connection broke after the ask was sent; the charge may or may not have happened.
+    Lost,
     /// The store said, or showed, that it does not serve now; nothing was charged.
     Unavailable,
+    /// Fewer replicas confirmed the charge than the policy waits for; it happened, and a failover
+    /// may undo it.
+    NotReplicated {
+        /// How many confirmed it.
+        confirmed: u64,
+    },
+    /// Others changed the key each time; nothing was charged.
+    Contended {
+        /// How often it was tried.
+        tries: u32,
+    },
     /// The store keeps no more policies; nothing was charged.
     TooManyPolicies {
         /// How many it keeps.
         max: usize,
+    },
+    /// One ask has more keys or limits than it may; nothing was charged.
+    TooMany {
+        /// How many it has.
+        asked: usize,
+        /// The most it may have.
+        max: usize,
+    },
+    /// The limits of one group live on different servers; nothing was charged.
+    AcrossSlots,
+    /// A policy and key that occur twice in a group cost more together than can be counted;
+    /// nothing was charged.
+    CostTooLarge,
+    /// What is stored under the key is not a state of this strategy; nothing was charged.
+    Unreadable,
+    /// The store refuses: wrong credentials, a missing table, a forbidden command. Nothing was
+    /// charged.
+    Refused {
+        /// What the store said.
+        detail: Arc<str>,
     },
 }
 
@@ -154,6 +274,9 @@ pub enum Recovery {
     Retry,
     /// Asking again is not safe or does not help: answer as the policy's fail mode says.
     FailMode,
+    /// It stays so until somebody changes something: answer as the fail mode says, and tell an
+    /// operator.
+    Operator,
 }
 
 impl StoreError {
@@ -161,137 +284,53 @@ impl StoreError {
     #[must_use]
     pub const fn recovery(&self) -> Recovery {
         match self {
-            Self::Unavailable => Recovery::Retry,
+            Self::Unavailable | Self::Contended { .. } => Recovery::Retry,
             // Sending again could charge twice.
-            Self::Timeout { .. } => Recovery::FailMode,
-            // Only an operator can change it.
-            Self::TooManyPolicies { .. } => Recovery::FailMode,
+            Self::Timeout { .. } | Self::Lost | Self::NotReplicated { .. } => Recovery::FailMode,
+            Self::TooManyPolicies { .. }
+            | Self::TooMany { .. }
+            | Self::AcrossSlots
+            | Self::CostTooLarge
+            | Self::Unreadable
+            | Self::Refused { .. } => Recovery::Operator,
         }
     }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
+        match self {
             Self::Timeout { waited } => {
                 write!(f, "the store gave no answer within {} us", waited.us())
             }
+            Self::Lost => f.write_str("the connection to the store broke before it answered"),
             Self::Unavailable => f.write_str("the store is unavailable"),
+            Self::NotReplicated { confirmed } => {
+                write!(f, "only {confirmed} replicas confirmed the charge in time")
+            }
+            Self::Contended { tries } => {
+                write!(f, "the key was changed by others in each of {tries} tries")
+            }
             Self::TooManyPolicies { max } => {
                 write!(f, "the store keeps no more than {max} policies")
             }
+            Self::TooMany { asked, max } => {
+                write!(f, "one ask has {asked} keys; the most is {max}")
+            }
+            Self::AcrossSlots => f.write_str(
+                "the limits live on different servers of the cluster; \
+                 give their policies one hashTag",
+            ),
+            Self::CostTooLarge => f.write_str(
+                "a policy and key occur several times and cost more than can be counted",
+            ),
+            Self::Unreadable => f.write_str(
+                "what is stored under the key is not a state of this strategy; \
+                 reset the key, or use another prefix",
+            ),
+            Self::Refused { detail } => write!(f, "the store refuses: {detail}"),
         }
     }
 }
 
 impl std::error::Error for StoreError {}
-
-/// The store in this process: one [`Limiter`] per policy, made when the policy is first asked.
-///
-/// Its futures are ready at once. It is bounded: by the number of policies, and in each by the
-/// number of keys.
-pub struct Memory<C> {
-    clock: C,
-    policies: RwLock<HashMap<Box<str>, Policy<C>>>,
-    policies_max: usize,
-    max_keys: u64,
-    on_full: OnFull,
-}
-
-/// A policy's limiters: the one asked last, and the one before it. While a changed policy spreads,
-/// callers with the old strategy and with the new one take turns; each finds its own state again,
-/// where a limiter made anew at every turn would admit a burst each time.
-struct Policy<C> {
-    newest: Arc<Limiter<Builtin, C>>,
-    before: Option<Arc<Limiter<Builtin, C>>>,
-}
-
-impl<C: Clock + Clone> Memory<C> {
-    /// An empty store on this clock, with room for a thousand policies of a million keys.
-    #[must_use]
-    pub fn new(clock: C) -> Self {
-        Self {
-            clock,
-            policies: RwLock::default(),
-            policies_max: POLICIES_MAX_DEFAULT,
-            max_keys: MAX_KEYS_DEFAULT,
-            on_full: OnFull::Evict,
-        }
-    }
-
-    /// How many policies are kept at most; at least one.
-    #[must_use]
-    pub fn policies_max(self, policies_max: usize) -> Self {
-        Self { policies_max: policies_max.max(1), ..self }
-    }
-
-    /// How many keys each policy keeps at most, of policies first asked from now on.
-    #[must_use]
-    pub fn max_keys(self, max_keys: u64) -> Self {
-        Self { max_keys, ..self }
-    }
-
-    /// What happens to a new key when its policy may keep no more.
-    #[must_use]
-    pub fn on_full(self, on_full: OnFull) -> Self {
-        Self { on_full, ..self }
-    }
-
-    /// What is held for a policy; nothing for one that was never asked.
-    pub fn stats(&self, policy: &str) -> Stats {
-        let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
-        policies.get(policy).map_or_else(Stats::default, |policy| policy.newest.stats())
-    }
-
-    fn limiter(&self, op: &Op<'_>) -> Result<Arc<Limiter<Builtin, C>>, StoreError> {
-        let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = policies.get(op.policy).and_then(|policy| policy.of(op.strategy)) {
-            return Ok(found);
-        }
-        drop(policies);
-        self.make(op)
-    }
-
-    /// Makes the limiter, unless somebody else has meanwhile.
-    #[cold]
-    fn make(&self, op: &Op<'_>) -> Result<Arc<Limiter<Builtin, C>>, StoreError> {
-        let mut policies = self.policies.write().unwrap_or_else(PoisonError::into_inner);
-        let known = policies.get(op.policy);
-        if let Some(found) = known.and_then(|policy| policy.of(op.strategy)) {
-            return Ok(found);
-        }
-        if known.is_none() && policies.len() >= self.policies_max {
-            return Err(StoreError::TooManyPolicies { max: self.policies_max });
-        }
-        let builder = Limiter::builder(*op.strategy).max_keys(self.max_keys);
-        let made = Arc::new(builder.on_full(self.on_full).clock(self.clock.clone()).build());
-        let before = policies.remove(op.policy).map(|policy| policy.newest);
-        policies.insert(op.policy.into(), Policy { newest: Arc::clone(&made), before });
-        Ok(made)
-    }
-}
-
-impl<C: Clock + Clone> Store for Memory<C> {
-    // Nothing is charged before the future is polled, as with any other store.
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        Ok(self.limiter(&op)?.apply(op.key, op.action))
-    }
-}
-
-impl<C: Clock> Policy<C> {
-    /// The limiter that decides by this very strategy.
-    fn of(&self, strategy: &Builtin) -> Option<Arc<Limiter<Builtin, C>>> {
-        let mut both = std::iter::once(&self.newest).chain(&self.before);
-        both.find(|limiter| limiter.strategy() == strategy).cloned()
-    }
-}
-
-impl<C> fmt::Debug for Memory<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
-        let mut memory = f.debug_struct("Memory");
-        memory.field("policies", &policies.len()).finish_non_exhaustive()
-    }
-}
-
-const POLICIES_MAX_DEFAULT: usize = 1_000;

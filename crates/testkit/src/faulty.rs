@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use admittance::{Applied, Op, Span, Store, StoreError};
+use admittance::{Applied, AppliedMany, AppliedSeveral, Group, Many, Op, Span, Store, StoreError};
 
 /// What happens to one op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +63,21 @@ impl<S: Store> Faulty<S> {
         self.script.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    async fn meet<T>(
+        &self,
+        asked: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match self.next() {
+            Fault::None => asked.await,
+            Fault::Unavailable => Err(StoreError::Unavailable),
+            Fault::LostBefore { waited } => Err(StoreError::Timeout { waited }),
+            Fault::LostAfter { waited } => {
+                asked.await?;
+                Err(StoreError::Timeout { waited })
+            }
+        }
+    }
+
     fn next(&self) -> Fault {
         let mut script = self.script.lock().unwrap_or_else(PoisonError::into_inner);
         script.pop_front().unwrap_or(Fault::None)
@@ -71,14 +86,14 @@ impl<S: Store> Faulty<S> {
 
 impl<S: Store> Store for Faulty<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        match self.next() {
-            Fault::None => self.inner.apply(op).await,
-            Fault::Unavailable => Err(StoreError::Unavailable),
-            Fault::LostBefore { waited } => Err(StoreError::Timeout { waited }),
-            Fault::LostAfter { waited } => {
-                let _ = self.inner.apply(op).await?;
-                Err(StoreError::Timeout { waited })
-            }
-        }
+        self.meet(self.inner.apply(op)).await
+    }
+
+    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
+        self.meet(self.inner.check_many(many)).await
+    }
+
+    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
+        self.meet(self.inner.several(group)).await
     }
 }

@@ -59,7 +59,7 @@ fn a_policy_above_the_bound_is_an_error_that_says_so() {
     }
     let error = check(&store, "three", &window(5)).unwrap_err();
     assert_eq!(error, StoreError::TooManyPolicies { max: 2 });
-    assert_eq!(error.recovery(), Recovery::FailMode);
+    assert_eq!(error.recovery(), Recovery::Operator);
     assert!(check(&store, "two", &window(5)).unwrap(), "those it has go on");
 }
 

@@ -6,9 +6,11 @@ use std::sync::Mutex;
 use std::task::Poll;
 
 use admittance::{
-    Action, Answer, Applied, BuiltinState, Clock, Cost, Decision, ManualClock, Micros, Op, Outcome,
-    Retry, Span, Step, Store, StoreError, Strategy,
+    Action, Answer, Applied, AppliedMany, AppliedSeveral, BuiltinState, Clock, Combine, Cost,
+    Decision, Group, Limit, ManualClock, Many, Merged, Micros, Op, Outcome, Retry, Span, Step,
+    Store, StoreError, Strategy,
 };
+use admittance_core as core;
 use admittance_testkit::{
     Contract, Harness, Violation, block_on, conformance, denials_are_free, equals_core,
     expires_when_idle_and_not_before, isolates_keys, isolates_policies, isolates_strategies,
@@ -56,10 +58,15 @@ struct Kept {
 }
 
 impl Naive {
+    fn op<'a>(limit: &Limit<'a>) -> Op<'a> {
+        let action = Action::Check(limit.cost);
+        Op { policy: limit.policy, strategy: limit.strategy, key: limit.key, action }
+    }
+
     fn name(&self, op: &Op<'_>) -> Vec<u8> {
         let shape = match self.flaw {
             Flaw::SharesStrategies => String::new(),
-            _ => format!("{:?}", op.strategy),
+            _ => op.strategy.shape().to_string(),
         };
         let key = match self.flaw {
             Flaw::SharesKeys => op.key.trim_ascii(),
@@ -177,6 +184,41 @@ impl Store for Naive {
         };
         let late = Span::from_us(u64::from(self.flaw == Flaw::WrongInstant));
         Ok(Applied { answer, at: now + late })
+    }
+
+    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
+        let Many { policy, strategy, keys, cost } = many;
+        let (mut decisions, mut at) = (Vec::new(), self.clock.now());
+        for key in keys {
+            let op = Op { policy, strategy, key, action: Action::Check(cost) };
+            let applied = self.apply(op).await?;
+            at = applied.at;
+            decisions.extend(applied.decision());
+        }
+        Ok(AppliedMany { decisions, at })
+    }
+
+    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
+        let _whole = WHOLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let now = self.clock.now();
+        let merged = Merged::of(&group)?;
+        let mut states: Vec<_> =
+            merged.limits.iter().map(|limit| self.read(&Self::op(limit), now)).collect();
+        let limits = states.iter_mut().zip(&merged.limits);
+        let asks = limits.map(|(state, limit)| core::Ask {
+            strategy: limit.strategy,
+            state,
+            cost: limit.cost,
+        });
+        let mut asks: Vec<_> = asks.collect();
+        let several = match group.combine {
+            Combine::All => core::all(&mut asks, now),
+            _ => core::any(&mut asks, now),
+        };
+        for (state, limit) in states.into_iter().zip(&merged.limits) {
+            self.write(&Self::op(limit), state);
+        }
+        Ok(AppliedSeveral { several: merged.spread(several), at: now })
     }
 }
 
