@@ -25,7 +25,7 @@ mod several;
 mod shaper;
 mod sketch;
 mod slots;
-mod store;
+pub mod store;
 
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,

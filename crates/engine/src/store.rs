@@ -43,6 +43,8 @@
 
 mod custom;
 mod group;
+#[cfg(feature = "tokio")]
+pub mod lanes;
 mod memory;
 
 use std::fmt;
