@@ -59,7 +59,7 @@ impl Builtin {
     }
 
     /// The part of this limit that a node goes on with when it is alone: the limit times `share`,
-    /// rounded down to whole units. `None` if that is nothing.
+    /// rounded down to whole units. `None` if that is nothing. A share above one is taken for one.
     ///
     /// # Guarantee
     /// Parts whose shares sum to at most one admit together no more than the whole would.
@@ -67,6 +67,7 @@ impl Builtin {
     /// # Errors
     /// A rate times the share that cannot be kept exact.
     pub fn scaled(&self, share: Decimal) -> Result<Option<Self>, Invalid> {
+        let share = share.at_most_one();
         Ok(match self {
             Self::Tat(inner) => inner.scaled(share)?.map(Self::Tat),
             Self::Window(inner) => inner.scaled(share).map(Self::Window),

@@ -75,6 +75,11 @@ impl Decimal {
         u64::try_from(product / denominator).ok().filter(|&whole| whole <= EXACT_MAX)
     }
 
+    /// This number, or one if it is more.
+    pub(crate) const fn at_most_one(self) -> Self {
+        if self.floor() == 0 { self } else { Self { units: 1, places: 0 } }
+    }
+
     /// This part of a whole number of units, rounded down; `None` if that is nothing. A share above
     /// one is taken for one.
     pub(crate) fn of(self, units: u64) -> Option<u64> {

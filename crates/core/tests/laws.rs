@@ -14,6 +14,8 @@ mod bounds;
 mod contract;
 #[path = "support/mutants.rs"]
 mod mutants;
+#[path = "laws/parts.rs"]
+mod parts;
 #[path = "../../testkit/src/samples.rs"]
 mod samples;
 #[path = "laws/several.rs"]

@@ -43,6 +43,11 @@ pub use store::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Cell, Cells, Combine, Custom, Group,
     Limit, Loaded, Many, Memory, Merged, Op, Portable, Recovery, Store, StoreError, Swap, Swapped,
 };
+#[cfg(feature = "tokio")]
+pub use store::{
+    Breaker, BreakerRules, BreakerState, Decided, FailMode, GuardCounters, GuardSettings, Guarded,
+    Outage, Pass, SharedLimiter, Source,
+};
 
 /// The README's example is compiled and run with the others.
 #[cfg(doctest)]

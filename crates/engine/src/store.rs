@@ -41,20 +41,32 @@
 //! # Ok::<(), admittance::Invalid>(())
 //! ```
 
+#[cfg(feature = "tokio")]
+mod breaker;
 mod custom;
 mod group;
 #[cfg(feature = "tokio")]
+mod guarded;
+#[cfg(feature = "tokio")]
 pub mod lanes;
 mod memory;
+#[cfg(feature = "tokio")]
+mod shared;
 
 use std::fmt;
 use std::sync::Arc;
 
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Several, Span};
 
+#[cfg(feature = "tokio")]
+pub use self::breaker::{Breaker, BreakerRules, BreakerState, Pass};
 pub use self::custom::{Cell, Cells, Custom, Loaded, Portable, Swap, Swapped};
 pub use self::group::{Combine, Group, Limit, Merged};
+#[cfg(feature = "tokio")]
+pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
 pub use self::memory::Memory;
+#[cfg(feature = "tokio")]
+pub use self::shared::{Decided, FailMode, SharedLimiter, Source};
 
 /// A place where the state of keys lives.
 pub trait Store: Send + Sync {
