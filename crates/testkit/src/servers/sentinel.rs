@@ -56,6 +56,9 @@ impl RedisSentinel {
             })
         };
         let sentinels = (0..SENTINELS).map(sentinel).collect::<Result<Vec<_>, _>>()?;
+        for sentinel in &sentinels {
+            sentinel.command(&HURRY)?;
+        }
         let group = Self { sentinels, servers };
         group.wait_until_whole()?;
         Ok(group)
@@ -174,3 +177,19 @@ const SENTINELS: usize = 3;
 const QUORUM: usize = 2;
 /// The default waits five seconds for more replicas before it sends the first one its data.
 const SERVER_ARGUMENTS: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
+/// Sentinels look at their servers every ten seconds and stay out of everything for thirty after a
+/// pause. Both are long for a test; a sentinel that is started again has the usual times.
+const HURRY: [&str; 12] = [
+    "SENTINEL",
+    "DEBUG",
+    "INFO-PERIOD",
+    "500",
+    "PING-PERIOD",
+    "100",
+    "ASK-PERIOD",
+    "100",
+    "PUBLISH-PERIOD",
+    "200",
+    "TILT-PERIOD",
+    "1000",
+];
