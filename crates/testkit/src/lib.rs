@@ -44,6 +44,8 @@ mod faulty;
 mod races;
 mod run;
 mod samples;
+#[cfg(feature = "servers")]
+pub mod servers;
 mod timeline;
 mod trial;
 mod violation;
