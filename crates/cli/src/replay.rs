@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use admittance::{Decision, Strategy};
-use admittance_server::FailMode;
+use admittance_server::Fail;
 
 use crate::args::{ReplayArgs, policies};
 use crate::shown::{DecisionJson, complain, printable};
@@ -24,7 +24,7 @@ use crate::{FAILED, Failure};
 
 /// Replays a file, or standard input.
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
-    let config = policies(args.config.as_ref(), FailMode::Open).map_err(Failure::new)?;
+    let config = policies(args.config.as_ref(), Fail::Open).map_err(Failure::new)?;
     let found = config.policies.iter().find(|policy| policy.name == args.policy);
     let Some(policy) = found else {
         let names: Vec<&str> = config.policies.iter().map(|p| p.name.as_str()).take(20).collect();

@@ -16,13 +16,13 @@
 //!
 //! # Example
 //! ```
-//! use admittance_server::{Config, FailMode};
+//! use admittance_server::{Config, Fail};
 //! let text = "limiters:\n  api: { strategy: gcra, limit: 5, period: 1h }\n";
-//! let config = Config::parse("policies.yaml", text, FailMode::Open)?;
+//! let config = Config::parse("policies.yaml", text, Fail::Open)?;
 //! assert_eq!(config.policies[0].strategy.limit(), 5);
 //!
 //! let text = "limiters:\n  api: { strategy: gcra, limit: 0x10, period: 1h }\n";
-//! let report = Config::parse("policies.yaml", text, FailMode::Open).unwrap_err();
+//! let report = Config::parse("policies.yaml", text, Fail::Open).unwrap_err();
 //! assert!(report.to_string().starts_with(
 //!     "policies.yaml:2:33: limiters.api.limit: \"0x10\" is not a whole number; \
 //!      write decimal digits, e.g. 16\n"
@@ -35,28 +35,49 @@ mod policy;
 mod problem;
 mod rule;
 mod scalar;
+mod shared;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use admittance::{Builtin, OnFull};
+use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
 use self::node::{Entry, Value};
 use self::policy::quoted_key;
 use self::problem::nearest;
 pub(crate) use self::problem::quoted;
 pub use self::problem::{Place, Problem, Report};
+use self::rule::Length;
 pub use self::rule::Rule;
+pub use self::shared::StoreConfig;
 
-/// What to answer when a store cannot.
+/// What to answer when a store cannot, as files and flags say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FailMode {
+pub enum Fail {
     /// Admit.
     Open,
     /// Deny.
     Closed,
+    /// Go on alone with each policy's share of its limit.
+    Local,
+}
+
+/// What holds for policies that do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// What to answer when a store cannot.
+    pub fail: Fail,
+    /// How long a decision waits for a shared store.
+    pub store_deadline: Span,
+}
+
+impl From<Fail> for Defaults {
+    fn from(fail: Fail) -> Self {
+        Self { fail, store_deadline: GuardSettings::DEADLINE_DEFAULT }
+    }
 }
 
 /// Everything a file says, resolved.
@@ -66,8 +87,8 @@ pub struct Config {
     pub policies: Vec<PolicyConfig>,
     /// The prefix of policies that have none of their own.
     pub default_prefix: Option<String>,
-    /// What to answer for policies that do not say, when a store cannot.
-    pub fail: FailMode,
+    /// What held for policies that do not say.
+    pub defaults: Defaults,
     /// What is odd about the file but does not keep it from being used.
     pub warnings: Report,
 }
@@ -81,23 +102,26 @@ pub struct PolicyConfig {
     pub rule: Rule,
     /// The strategy built from them.
     pub strategy: Builtin,
-    /// What keys are prefixed with in a shared store; policies are namespaced without it too.
+    /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
     /// How many keys are kept at most.
     pub max_keys: u64,
     /// What happens to a new key when there is no room.
     pub on_full: OnFull,
-    /// What to answer when the store cannot; `None` leaves it to the service.
-    pub fail: Option<FailMode>,
+    /// What to answer when the store cannot.
+    pub fail: FailMode,
+    /// What a shared store is told about it.
+    pub store: StoreConfig,
 }
 
-impl FailMode {
+impl Fail {
     /// The word that files and flags use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
             Self::Closed => "closed",
+            Self::Local => "local",
         }
     }
 }
@@ -119,18 +143,17 @@ impl Config {
 
     /// The example policies that serve when no file is given.
     ///
-    /// # Panics
-    /// Never: a test reads them.
-    #[must_use]
-    pub fn built_in(fail: FailMode) -> Self {
-        Self::parse("built-in policies", BUILT_IN, fail).expect("the built-in policies are valid")
+    /// # Errors
+    /// Defaults that these policies cannot have: they have no shares to go on alone with.
+    pub fn built_in(defaults: impl Into<Defaults>) -> Result<Self, Report> {
+        Self::parse("built-in policies", BUILT_IN, defaults)
     }
 
     /// Reads a file.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn load(path: &Path, fail: FailMode) -> Result<Self, Report> {
+    pub fn load(path: &Path, defaults: impl Into<Defaults>) -> Result<Self, Report> {
         let file = path.display().to_string();
         let whole = |message: String| {
             let problem = Problem { place: None, path: String::new(), message };
@@ -142,7 +165,7 @@ impl Config {
         let read = opened.take(Self::FILE_MAX as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| whole(format!("cannot be read: {error}")))?;
         match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&file, &text, fail),
+            Ok(text) => Self::parse(&file, &text, defaults),
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
@@ -156,17 +179,26 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn parse(file: &str, text: &str, fail: FailMode) -> Result<Self, Report> {
+    pub fn parse(file: &str, text: &str, defaults: impl Into<Defaults>) -> Result<Self, Report> {
         // Some editors begin a file with a mark that means nothing.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut reader = Reader { problems: Vec::new(), warnings: Vec::new() };
-        let config = reader.file(text, fail);
+        let defaults = defaults.into();
+        let mut reader = Reader { defaults, problems: Vec::new(), warnings: Vec::new() };
+        let config = reader.file(text);
         match config {
             Some(config) if reader.problems.is_empty() => {
                 Ok(Self { warnings: Report::new(file, text, reader.warnings), ..config })
             }
             _ => Err(Report::new(file, text, reader.problems)),
         }
+    }
+
+    /// The name that a policy's keys have in a shared store: its own prefix, or the default one,
+    /// or its name.
+    #[must_use]
+    pub fn store_name<'a>(&'a self, policy: &'a PolicyConfig) -> &'a str {
+        let prefix = policy.prefix.as_deref().or(self.default_prefix.as_deref());
+        prefix.unwrap_or(&policy.name)
     }
 }
 
@@ -199,7 +231,16 @@ impl fmt::Display for Config {
                 OnFull::Deny => "deny",
             };
             writeln!(f, "    maxKeys: {}\n    onFull: {on_full}", policy.max_keys)?;
-            writeln!(f, "    fail: {}", policy.fail.unwrap_or(self.fail).name())?;
+            writeln!(f, "    fail: {}", policy.fail.name())?;
+            if let FailMode::Local { share } = policy.fail {
+                writeln!(f, "    share: {share}")?;
+            }
+            let StoreConfig { hash_tag, wait_replicas, deadline, durable } = &policy.store;
+            if let Some(tag) = hash_tag {
+                writeln!(f, "    hashTag: {}", yaml_text(tag))?;
+            }
+            writeln!(f, "    waitReplicas: {wait_replicas}")?;
+            writeln!(f, "    storeDeadline: {}\n    durable: {durable}", Length(*deadline))?;
         }
         Ok(())
     }
@@ -224,12 +265,13 @@ fn yaml_text(text: &str) -> String {
 
 /// Collects what is wrong while it reads on.
 struct Reader {
+    defaults: Defaults,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
 }
 
 impl Reader {
-    fn file(&mut self, text: &str, fail: FailMode) -> Option<Config> {
+    fn file(&mut self, text: &str) -> Option<Config> {
         if text.len() > Config::FILE_MAX {
             let message = format!("the file is longer than {} bytes", Config::FILE_MAX);
             self.report(None, "", message);
@@ -262,12 +304,39 @@ impl Reader {
         if policies.is_none() {
             self.report(None, "limiters", format!("missing; write {EXAMPLE}"));
         }
-        let mut policies = policies?;
-        policies.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(Config { policies, default_prefix, fail, warnings: Report::default() })
+        let (policies, places): (Vec<_>, Vec<_>) = policies?.into_iter().unzip();
+        let (defaults, warnings) = (self.defaults, Report::default());
+        let mut config = Config { policies, default_prefix, defaults, warnings };
+        self.namespaces(&config, &places);
+        config.policies.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(config)
     }
 
-    fn limiters(&mut self, limiters: &Entry) -> Vec<PolicyConfig> {
+    /// Policies that would count each other's keys in a shared store: allowed, but not silently.
+    fn namespaces(&mut self, config: &Config, places: &[Place]) {
+        let mut seen: HashMap<(&str, Shape), &str> = HashMap::new();
+        for (policy, &place) in config.policies.iter().zip(places) {
+            let path = format!("limiters.{}", quoted_key(&policy.name));
+            let name = config.store_name(policy);
+            if name == PROBES {
+                let message = format!("{} is kept for probes; choose another name", quoted(name));
+                self.report(Some(place), &path, message);
+                continue;
+            }
+            let first = *seen.entry((name, policy.strategy.shape())).or_insert(&policy.name);
+            if first != policy.name {
+                let message = format!(
+                    "counts the same keys as policy {} in a shared store: both are {} there and of \
+                     one shape; give one of them a prefix of its own unless that is meant",
+                    quoted(first),
+                    quoted(name),
+                );
+                self.warnings.push(Problem { place: Some(place), path, message });
+            }
+        }
+    }
+
+    fn limiters(&mut self, limiters: &Entry) -> Vec<(PolicyConfig, Place)> {
         let entries = match &limiters.value.value {
             Value::Map(entries) => entries,
             _ if limiters.value.is_null() => &Vec::new(),
@@ -293,8 +362,9 @@ impl Reader {
         for entry in entries {
             let path = format!("limiters.{}", quoted_key(&entry.key));
             self.name(entry, &path);
-            let read = policy::read(entry, &path, &mut self.problems, &mut self.warnings);
-            policies.extend(read);
+            let found = (&mut self.problems, &mut self.warnings);
+            let read = policy::read(entry, &path, self.defaults, found);
+            policies.extend(read.map(|policy| (policy, entry.place)));
         }
         policies
     }
@@ -356,3 +426,5 @@ const BUILT_IN: &str = include_str!("config/built-in.yaml");
 const EXAMPLE: &str = "limiters: { api: { strategy: gcra, limit: 100, period: 1m } }";
 const TOP_LEVEL: &[&str] = &["limiters", "defaults", "version", "capture", "replay"];
 const NAME_MAX: usize = 256;
+/// The name that probes have in a shared store.
+const PROBES: &str = admittance::Guarded::<()>::PROBE_POLICY;

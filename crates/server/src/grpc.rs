@@ -3,15 +3,19 @@
 //! # Guarantee
 //! A denial is a reply, never an error. Errors are `NOT_FOUND` for an unknown policy,
 //! `INVALID_ARGUMENT` for what no policy could decide, `UNIMPLEMENTED` for what this policy or
-//! this version cannot do. None of them has charged anything.
+//! this version cannot do, `UNAVAILABLE` for a look that the store could not answer. None of them
+//! has charged anything. A decision that the fail mode made has `admittance-source: fail-mode` in
+//! its metadata.
 //!
 //! # Proven by
 //! `tests/grpc.rs`, and the public Python client in `tests/witness` at the root.
 
 use std::sync::Arc;
 
+use admittance::Source;
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_server::RateLimiter;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 use crate::service::{Operation, Refusal, Service, cost};
@@ -34,9 +38,10 @@ type Reply<T> = Result<Response<T>, Status>;
 impl RateLimiter for Door {
     async fn check(&self, request: Request<v1::CheckRequest>) -> Reply<v1::CheckResponse> {
         let v1::CheckRequest { policy, key, cost: given } = request.into_inner();
-        let decided = cost(given).and_then(|cost| self.service.check(&policy, &key, cost));
-        let decision = decided.map_err(status)?;
-        Ok(Response::new(v1::CheckResponse { decision: Some(decision.into()) }))
+        let cost = cost(given).map_err(status)?;
+        let decided = self.service.check(&policy, &key, cost).await.map_err(status)?;
+        let decision = Some(decided.decision.into());
+        Ok(sourced(v1::CheckResponse { decision }, decided.source))
     }
 
     async fn check_many(
@@ -44,21 +49,23 @@ impl RateLimiter for Door {
         request: Request<v1::CheckManyRequest>,
     ) -> Reply<v1::CheckManyResponse> {
         let v1::CheckManyRequest { policy, keys, cost: given } = request.into_inner();
-        let decided = cost(given).and_then(|cost| self.service.check_many(&policy, &keys, cost));
-        let decisions = decided.map_err(status)?.into_iter().map(Into::into).collect();
-        Ok(Response::new(v1::CheckManyResponse { decisions }))
+        let cost = cost(given).map_err(status)?;
+        let decided = self.service.check_many(&policy, &keys, cost).await;
+        let (decisions, source) = decided.map_err(status)?;
+        let decisions = decisions.into_iter().map(Into::into).collect();
+        Ok(sourced(v1::CheckManyResponse { decisions }, source))
     }
 
     async fn peek(&self, request: Request<v1::PeekRequest>) -> Reply<v1::PeekResponse> {
         let v1::PeekRequest { policy, key } = request.into_inner();
-        let decision = self.service.peek(&policy, &key).map_err(status)?;
+        let decision = self.service.peek(&policy, &key).await.map_err(status)?;
         Ok(Response::new(v1::PeekResponse { decision: Some(decision.into()) }))
     }
 
     async fn forecast(&self, request: Request<v1::ForecastRequest>) -> Reply<v1::ForecastResponse> {
         let v1::ForecastRequest { policy, key, cost: given } = request.into_inner();
-        let foreseen = cost(given).and_then(|cost| self.service.forecast(&policy, &key, cost));
-        let forecast = foreseen.map_err(status)?;
+        let cost = cost(given).map_err(status)?;
+        let forecast = self.service.forecast(&policy, &key, cost).await.map_err(status)?;
         Ok(Response::new(v1::ForecastResponse { forecast: Some(forecast.into()) }))
     }
 
@@ -83,11 +90,22 @@ impl RateLimiter for Door {
     }
 }
 
+/// A reply that says so if the store did not decide it.
+fn sourced<T>(reply: T, source: Source) -> Response<T> {
+    let mut response = Response::new(reply);
+    if source == Source::FailMode {
+        let value = MetadataValue::from_static("fail-mode");
+        response.metadata_mut().insert("admittance-source", value);
+    }
+    response
+}
+
 fn status(refusal: Refusal) -> Status {
     let message = refusal.to_string();
     match refusal {
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
         Refusal::Unsupported { .. } => Status::unimplemented(message),
+        Refusal::Store { .. } => Status::unavailable(message),
         Refusal::CostOutOfRange { .. }
         | Refusal::KeyTooLong { .. }
         | Refusal::BatchTooLong { .. } => Status::invalid_argument(message),

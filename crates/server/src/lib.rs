@@ -1,16 +1,17 @@
 //! The admission service as a library: configuration, service core, and the gRPC door.
 //!
 //! A request goes through three layers, and each knows only the next: a door speaks a protocol,
-//! the [`Service`] looks up the policy and refuses what cannot be decided, the limiter decides.
+//! the [`Service`] looks up the policy and refuses what cannot be decided, the limiter decides: in
+//! this process, or in a shared store with the policy's fail mode for when that cannot.
 //!
 //! # Example
 //! ```
 //! use std::sync::Arc;
 //! use admittance::SystemClock;
-//! use admittance_server::{Config, Drained, FailMode, Service, serve};
+//! use admittance_server::{Config, Drained, Fail, Service, serve};
 //!
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-//! let config = Config::built_in(FailMode::Open);
+//! let config = Config::built_in(Fail::Open)?;
 //! let service = Arc::new(Service::new(&config, Arc::new(SystemClock::new())));
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let until = async { /* a signal, in real life */ };
@@ -24,13 +25,17 @@
 mod config;
 mod grpc;
 mod health;
+mod secret;
 mod serve;
 mod service;
+mod store;
 
-pub use config::{Config, FailMode, Place, PolicyConfig, Problem, Report, Rule};
+pub use config::{Config, Defaults, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig};
+pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
 };
 pub use service::{
     BATCH_MAX, KEY_MAX, Known, Operation, Policy, Refusal, Service, SharedClock, cost,
 };
+pub use store::AnyStore;

@@ -5,35 +5,44 @@
 //!
 //! # Guarantee
 //! - A request that is refused has charged nothing, whichever of its parts was wrong.
-//! - All keys of [`Service::check_many`] are decided at one instant, repeated keys in order.
+//! - All keys of [`Service::check_many`] are decided at one instant, repeated keys in order; in a
+//!   cluster at one instant per server.
+//! - A check is always decided: by the store, or by the policy's fail mode if the store cannot, and
+//!   the answer says by which. A look is refused if the store cannot.
 //! - What a caller sends is bounded: a key has at most [`KEY_MAX`] bytes, a batch at most
 //!   [`BATCH_MAX`] keys, and no answer grows with either.
 //!
 //! # Proven by
-//! `tests/grpc.rs`, over a live door, with a manual clock.
+//! `tests/grpc.rs`, over a live door, with a manual clock; `tests/fail.rs`, with a store that can
+//! be lost.
 //!
 //! # Example
 //! ```
 //! use std::sync::Arc;
 //! use admittance::{Cost, SystemClock};
-//! use admittance_server::{Config, FailMode, Refusal, Service};
+//! use admittance_server::{Config, Fail, Refusal, Service};
 //!
-//! let service = Service::new(&Config::built_in(FailMode::Open), Arc::new(SystemClock::new()));
-//! assert_eq!(service.check("api", "user-1", Cost::ONE)?.remaining, 4);
-//! assert!(matches!(
-//!     service.check("nope", "user-1", Cost::ONE),
-//!     Err(Refusal::UnknownPolicy { .. })
-//! ));
-//! # Ok::<(), Refusal>(())
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let service = Service::new(&Config::built_in(Fail::Open)?, Arc::new(SystemClock::new()));
+//! assert_eq!(service.check("api", "user-1", Cost::ONE).await?.decision.remaining, 4);
+//! let refused = service.check("nope", "user-1", Cost::ONE).await;
+//! assert!(matches!(refused, Err(Refusal::UnknownPolicy { .. })));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use admittance::{Builtin, Clock, Cost, Decision, EXACT_MAX, Forecast, Limiter};
+use admittance::{
+    Builtin, Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded,
+    Invalid, Limiter, SharedLimiter, Source, Span, StoreError,
+};
 
-use crate::config::{Config, FailMode, PolicyConfig, quoted};
+use crate::config::{Config, PolicyConfig, quoted};
+use crate::store::AnyStore;
 
 /// A clock that every policy reads; tests put a manual one here.
 pub type SharedClock = Arc<dyn Clock + Send + Sync>;
@@ -48,17 +57,27 @@ pub const BATCH_MAX: usize = 10_000;
 #[derive(Debug)]
 pub struct Service {
     policies: BTreeMap<String, Policy>,
+    /// One for each deadline that policies have: what is too slow for one may do for another.
+    guards: BTreeMap<Span, Arc<Guarded<AnyStore>>>,
 }
 
 /// One policy, ready to decide.
 pub struct Policy {
     config: PolicyConfig,
-    /// What to answer when the store cannot. The in-process store always can.
-    fail: FailMode,
-    clock: SharedClock,
-    /// Made when first asked: a limiter reserves room for its keys, and a file may have thousands
-    /// of policies that this process never sees a request for.
-    limiter: OnceLock<Limiter<Builtin, SharedClock>>,
+    place: Where,
+}
+
+/// Where a policy's keys live.
+enum Where {
+    /// In this process, which always answers.
+    Here {
+        clock: SharedClock,
+        /// Made when first asked: a limiter reserves room for its keys, and a file may have
+        /// thousands of policies that this process never sees a request for.
+        limiter: OnceLock<Limiter<Builtin, SharedClock>>,
+    },
+    /// In a shared store.
+    There(Box<SharedLimiter<AnyStore>>),
 }
 
 /// What can be asked of a policy.
@@ -111,6 +130,14 @@ pub enum Refusal {
         /// How many bytes it has.
         length: usize,
     },
+    /// The policy's store could not answer what has no fail mode.
+    #[error("policy {} cannot be asked now: {}", quoted(policy), why(error))]
+    Store {
+        /// The policy.
+        policy: String,
+        /// Why it could not.
+        error: StoreError,
+    },
     /// The batch is too long.
     #[error("the batch has {length} keys; the most is {BATCH_MAX}")]
     BatchTooLong {
@@ -131,11 +158,42 @@ impl Service {
     #[must_use]
     pub fn new(config: &Config, clock: SharedClock) -> Self {
         let policies = config.policies.iter().map(|policy| {
-            let fail = policy.fail.unwrap_or(config.fail);
-            let (config, clock) = (policy.clone(), Arc::clone(&clock));
-            (policy.name.clone(), Policy { config, fail, clock, limiter: OnceLock::new() })
+            let place = Where::Here { clock: Arc::clone(&clock), limiter: OnceLock::new() };
+            (policy.name.clone(), Policy { config: policy.clone(), place })
         });
-        Self { policies: policies.collect() }
+        Self { policies: policies.collect(), guards: BTreeMap::new() }
+    }
+
+    /// A service for these policies on a shared store. The clock is for going on without it. Must
+    /// be made within a tokio runtime, where the store is probed.
+    ///
+    /// # Errors
+    /// A share that cannot be kept exact; a configuration that was read has none.
+    pub fn on_store(
+        config: &Config,
+        store: &AnyStore,
+        settings: &GuardSettings,
+    ) -> Result<Self, Invalid> {
+        let mut service = Self { policies: BTreeMap::new(), guards: BTreeMap::new() };
+        for policy in &config.policies {
+            let deadline = policy.store.deadline;
+            let guard = service.guards.entry(deadline).or_insert_with(|| {
+                let settings = GuardSettings { deadline, ..settings.clone() };
+                Arc::new(Guarded::start(store.clone(), settings))
+            });
+            let name = config.store_name(policy);
+            let limiter =
+                SharedLimiter::new(name, policy.strategy, Arc::clone(guard), policy.fail)?;
+            let place = Where::There(Box::new(limiter.max_keys(policy.max_keys)));
+            service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), place });
+        }
+        Ok(service)
+    }
+
+    /// What stands before the shared store, one for each deadline that policies have; none for the
+    /// in-process store.
+    pub fn guards(&self) -> impl Iterator<Item = &Arc<Guarded<AnyStore>>> {
+        self.guards.values()
     }
 
     /// The policy with this name.
@@ -158,21 +216,31 @@ impl Service {
     ///
     /// # Errors
     /// An unknown policy, a key that is too long.
-    pub fn check(&self, policy: &str, key: &str, cost: Cost) -> Result<Decision, Refusal> {
+    pub async fn check(&self, policy: &str, key: &str, cost: Cost) -> Result<Decided, Refusal> {
         let policy = self.policy(policy)?;
-        Ok(policy.limiter().check_cost(bounded(key)?, cost))
+        let key = bounded(key)?;
+        match &policy.place {
+            Where::Here { clock, limiter } => {
+                let decision = policy.here(clock, limiter).check_cost(key, cost);
+                Ok(Decided { decision, source: Source::Store })
+            }
+            Where::There(limiter) => {
+                let decided = limiter.check(key.as_bytes(), cost).await;
+                decided.map_err(|error| policy.failed(error))
+            }
+        }
     }
 
     /// Decides a request for each key, all at one instant.
     ///
     /// # Errors
     /// An unknown policy, too many keys, a key that is too long; then none is charged.
-    pub fn check_many(
+    pub async fn check_many(
         &self,
         policy: &str,
         keys: &[String],
         cost: Cost,
-    ) -> Result<Vec<Decision>, Refusal> {
+    ) -> Result<(Vec<Decision>, Source), Refusal> {
         let policy = self.policy(policy)?;
         if keys.len() > BATCH_MAX {
             return Err(Refusal::BatchTooLong { length: keys.len() });
@@ -180,27 +248,48 @@ impl Service {
         for key in keys {
             bounded(key)?;
         }
-        let mut decisions = Vec::with_capacity(keys.len());
-        policy.limiter().check_many(keys, cost, &mut decisions);
-        Ok(decisions)
+        match &policy.place {
+            Where::Here { clock, limiter } => {
+                let mut decisions = Vec::with_capacity(keys.len());
+                policy.here(clock, limiter).check_many(keys, cost, &mut decisions);
+                Ok((decisions, Source::Store))
+            }
+            Where::There(limiter) => {
+                let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+                limiter.check_many(&keys, cost).await.map_err(|error| policy.failed(error))
+            }
+        }
     }
 
     /// Says what a request of cost 1 would get. Charges nothing.
     ///
     /// # Errors
-    /// An unknown policy, a key that is too long.
-    pub fn peek(&self, policy: &str, key: &str) -> Result<Decision, Refusal> {
+    /// An unknown policy, a key that is too long, a store that does not answer.
+    pub async fn peek(&self, policy: &str, key: &str) -> Result<Decision, Refusal> {
         let policy = self.policy(policy)?;
-        Ok(policy.limiter().peek(bounded(key)?))
+        let key = bounded(key)?;
+        match &policy.place {
+            Where::Here { clock, limiter } => Ok(policy.here(clock, limiter).peek(key)),
+            Where::There(limiter) => {
+                limiter.peek(key.as_bytes()).await.map_err(|error| policy.failed(error))
+            }
+        }
     }
 
     /// Says how many requests of `cost` would pass and when that changes. Charges nothing.
     ///
     /// # Errors
-    /// An unknown policy, a key that is too long.
-    pub fn forecast(&self, policy: &str, key: &str, cost: Cost) -> Result<Forecast, Refusal> {
+    /// An unknown policy, a key that is too long, a store that does not answer.
+    pub async fn forecast(&self, policy: &str, key: &str, cost: Cost) -> Result<Forecast, Refusal> {
         let policy = self.policy(policy)?;
-        Ok(policy.limiter().forecast(bounded(key)?, cost))
+        let key = bounded(key)?;
+        match &policy.place {
+            Where::Here { clock, limiter } => Ok(policy.here(clock, limiter).forecast(key, cost)),
+            Where::There(limiter) => {
+                let forecast = limiter.forecast(key.as_bytes(), cost).await;
+                forecast.map_err(|error| policy.failed(error))
+            }
+        }
     }
 
     /// Refuses an operation that no policy of this version supports.
@@ -240,17 +329,34 @@ impl Policy {
     /// What it answers when its store cannot.
     #[must_use]
     pub const fn fail(&self) -> FailMode {
-        self.fail
+        self.config.fail
     }
 
-    fn limiter(&self) -> &Limiter<Builtin, SharedClock> {
-        self.limiter.get_or_init(|| {
+    /// How many asks its fail mode has answered; none if it lives in this process.
+    #[must_use]
+    pub fn answered_by_fail_mode(&self) -> u64 {
+        match &self.place {
+            Where::Here { .. } => 0,
+            Where::There(limiter) => limiter.answered_by_fail_mode(),
+        }
+    }
+
+    fn here<'a>(
+        &self,
+        clock: &SharedClock,
+        limiter: &'a OnceLock<Limiter<Builtin, SharedClock>>,
+    ) -> &'a Limiter<Builtin, SharedClock> {
+        limiter.get_or_init(|| {
             Limiter::builder(self.config.strategy)
                 .max_keys(self.config.max_keys)
                 .on_full(self.config.on_full)
-                .clock(Arc::clone(&self.clock))
+                .clock(Arc::clone(clock))
                 .build()
         })
+    }
+
+    fn failed(&self, error: StoreError) -> Refusal {
+        Refusal::Store { policy: self.name().to_owned(), error }
     }
 }
 
@@ -264,6 +370,14 @@ pub fn cost(given: i64) -> Result<Cost, Refusal> {
     cost.ok_or(Refusal::CostOutOfRange { given })
 }
 
+/// What a caller is told: a store's own words are for the log.
+fn why(error: &StoreError) -> String {
+    match error {
+        StoreError::Refused { .. } => "its store refuses to serve".into(),
+        other => other.to_string(),
+    }
+}
+
 fn bounded(key: &str) -> Result<&str, Refusal> {
     if key.len() <= KEY_MAX { Ok(key) } else { Err(Refusal::KeyTooLong { length: key.len() }) }
 }
@@ -271,7 +385,7 @@ fn bounded(key: &str) -> Result<&str, Refusal> {
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut policy = f.debug_struct("Policy");
-        policy.field("config", &self.config).field("fail", &self.fail).finish_non_exhaustive()
+        policy.field("config", &self.config).finish_non_exhaustive()
     }
 }
 

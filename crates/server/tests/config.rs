@@ -1,12 +1,12 @@
 //! What files mean, and what is said about those that mean nothing.
 
 use admittance::{
-    Cadence, Decimal, Gcra, OnFull, SlidingWindow, Span, Strategy, TokenBucket, Weekday,
+    Cadence, Decimal, FailMode, Gcra, OnFull, SlidingWindow, Span, Strategy, TokenBucket, Weekday,
 };
-use admittance_server::{Config, FailMode, Report, Rule};
+use admittance_server::{Config, Defaults, Fail, Report, Rule, StoreConfig};
 
 fn load(text: &str) -> Result<Config, Report> {
-    Config::parse("policies.yaml", text, FailMode::Open)
+    Config::parse("policies.yaml", text, Fail::Open)
 }
 
 /// The one policy of a file that holds only this spec.
@@ -126,7 +126,82 @@ fn the_other_keys_of_a_policy_are_kept() {
     let policy = &config.policies[0];
     assert_eq!(policy.prefix.as_deref(), Some(""));
     assert_eq!((policy.max_keys, policy.on_full), (7, OnFull::Deny));
-    assert_eq!(policy.fail, Some(FailMode::Closed));
+    assert_eq!(policy.fail, FailMode::Closed);
+}
+
+#[test]
+fn what_a_shared_store_is_told_is_kept() {
+    let text = "limiters:\n  a: { strategy: gcra, limit: 10, period: 1h, fail: local, share: 0.25, \
+                hashTag: tenants, waitReplicas: 2, storeDeadline: 7.5ms, durable: false }\n  \
+                b: { strategy: gcra, limit: 10, period: 1h }\n";
+    let defaults = Defaults { fail: Fail::Closed, store_deadline: Span::from_ms(50) };
+    let config = Config::parse("policies.yaml", text, defaults).expect("valid");
+    let (a, b) = (&config.policies[0], &config.policies[1]);
+    assert_eq!(a.fail, FailMode::Local { share: decimal("0.25") });
+    let hash_tag = Some("tenants".to_owned());
+    let deadline = Span::from_us(7_500);
+    let told = StoreConfig { hash_tag, wait_replicas: 2, deadline, durable: false };
+    assert_eq!(a.store, told);
+    assert_eq!(b.fail, FailMode::Closed);
+    let deadline = Span::from_ms(50);
+    let told = StoreConfig { hash_tag: None, wait_replicas: 0, deadline, durable: true };
+    assert_eq!(b.store, told);
+    // The resolved form has all of it, whatever the defaults are when it is read.
+    let again = load(&config.to_string()).expect("the resolved form is valid");
+    assert_eq!(again.policies, config.policies);
+    assert!(
+        config.to_string().contains("    fail: local\n    share: 0.25\n    hashTag: \"tenants")
+    );
+}
+
+#[test]
+fn a_default_of_local_needs_every_share() {
+    let spec = "{ strategy: gcra, limit: 10, period: 1h, share: 0.5 }";
+    let text = format!("limiters:\n  a: {spec}\n  b: {{ strategy: gcra, limit: 9, period: 1h }}\n");
+    let report = Config::parse("f", &text, Fail::Local).expect_err("b has no share").to_string();
+    let said = "f:3:3: limiters.b.share: missing; fail: local needs it, e.g. share: 0.5\n";
+    assert!(report.starts_with(said), "{report}");
+    assert!(Config::built_in(Fail::Local).is_err());
+    let text = format!("limiters:\n  a: {spec}\n");
+    let config = Config::parse("f", &text, Fail::Local).expect("valid");
+    assert_eq!(config.policies[0].fail, FailMode::Local { share: decimal("0.5") });
+    // The same file under another default: its share has no use, which is odd but not wrong.
+    let config = load(&text).expect("valid");
+    assert_eq!(config.policies[0].fail, FailMode::Open);
+    let warning = &config.warnings.problems()[0];
+    assert_eq!(warning.path, "limiters.a.share");
+    let said = "only a policy with fail: local goes on with a share of its limit";
+    assert_eq!(warning.message, said);
+}
+
+#[test]
+fn a_share_that_is_worth_nothing_is_said() {
+    let text = "limiters:\n  a: { strategy: gcra, limit: 5, period: 1h, fail: local, share: 0.1 }";
+    let config = load(text).expect("valid");
+    let said = "0.1 of 5 is less than one: without its store this policy denies everything";
+    assert_eq!(config.warnings.problems()[0].message, said);
+}
+
+#[test]
+fn policies_that_would_count_each_others_keys_are_said() {
+    let spec = |limit, rest| format!("{{ strategy: gcra, limit: {limit}, period: 1h{rest} }}");
+    let warned = |text: &str| {
+        let config = load(text).expect("valid");
+        let paths = config.warnings.problems().iter().map(|problem| problem.path.clone());
+        paths.collect::<Vec<_>>()
+    };
+    let (plain, other) = (spec(5, ""), spec(9, ", prefix: a"));
+    assert_eq!(warned(&format!("limiters:\n  a: {plain}\n  b: {plain}\n")), [""; 0]);
+    let same = ["limiters.b"];
+    assert_eq!(warned(&format!("limiters:\n  a: {plain}\n  b: {other}\n")), same);
+    let text = format!("defaults: {{ prefix: x }}\nlimiters:\n  a: {plain}\n  b: {plain}\n");
+    assert_eq!(warned(&text), same);
+    // Of another period they do not meet.
+    let text = format!("limiters:\n  a: {plain}\n  b: {}\n", other.replace("1h", "2h"));
+    assert_eq!(warned(&text), [""; 0]);
+    let report = load("limiters: { admittance.probe: { strategy: gcra, limit: 5, period: 1s } }");
+    let said = "\"admittance.probe\" is kept for probes; choose another name";
+    assert_eq!(report.expect_err("reserved").problems()[0].message, said);
 }
 
 #[test]
@@ -141,7 +216,7 @@ fn the_resolved_form_loads_again_as_the_same() {
     let text = "limiters:\n  \"a \\\"b\\\":#\": { strategy: gcra, limit: 5, period: 0.5ms }\n  \
                 é: { strategy: quota, limit: 9, resetCadence: fixed, period: 1d, anchor: -5 }\n  \
                 yes: { strategy: quota, limit: 9, resetCadence: rolling, period: 1d }\n";
-    for config in [load(text).expect("valid"), Config::built_in(FailMode::Open)] {
+    for config in [load(text).expect("valid"), Config::built_in(Fail::Open).expect("valid")] {
         let shown = config.to_string();
         let again = load(&shown).expect("the resolved form is valid");
         assert_eq!(again.to_string(), shown);
@@ -161,7 +236,7 @@ fn the_resolved_form_is_in_the_order_of_the_names() {
         format!(
             "  \"{name}\": # limit shown: 5\n    strategy: gcra\n    limit: 5\n    \
              period: 3600000ms\n    burst: 5\n    maxKeys: 1000000\n    onFull: evict\n    \
-             fail: closed\n"
+             fail: closed\n    waitReplicas: 0\n    storeDeadline: 20ms\n    durable: true\n"
         )
     };
     assert_eq!(shown, format!("limiters:\n{}{}", policy("a"), policy("b")));
@@ -169,7 +244,7 @@ fn the_resolved_form_is_in_the_order_of_the_names() {
 
 #[test]
 fn the_built_in_policies_include_the_one_of_the_first_call() {
-    let config = Config::built_in(FailMode::Open);
+    let config = Config::built_in(Fail::Open).expect("valid");
     let api = config.policies.iter().find(|policy| policy.name == "api").expect("api");
     let hour = Span::from_secs(3_600);
     assert_eq!(api.rule, Rule::Gcra(Gcra { limit: 5, period: hour, burst: 5 }));
@@ -262,6 +337,44 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "{ strategy: gcra, limit: 5, period: 1s, fail: opne }",
         "2:52: .fail: unknown value \"opne\"; did you mean `open`?",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, fail: local }",
+        "2:3: .share: missing; fail: local needs it, e.g. share: 0.5",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, fail: open, share: 0.5 }",
+        "2:65: .share: only a policy with fail: local goes on with a share of its limit",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, fail: local, share: 1.5 }",
+        "2:66: .share: \"1.5\" is not a share; write one above 0, at most 1",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, fail: local, share: 0 }",
+        "2:66: .share: \"0\" is not a share; write one above 0, at most 1",
+    ),
+    (
+        "{ strategy: gcra, limit: 1000000007, period: 1s, burst: 9e6, fail: local, share: 0.777777 }",
+        "2:87: .share: share cannot be kept exact: as a reduced fraction its denominator is above \
+             1286744037; use fewer decimal places",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, hashTag: \"{a}\" }",
+        "2:55: .hashTag: \"{a}\" is not a hash tag; write up to 64 letters, digits and signs, \
+             without braces",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, waitReplicas: 101 }",
+        "2:60: .waitReplicas: 101 is too large; the most is 100",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, storeDeadline: 6s }",
+        "2:61: .storeDeadline: \"6s\" is not between 1ms and 5s",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, durable: yes }",
+        "2:55: .durable: unknown value \"yes\"; write one of true, false",
     ),
     (
         "{ strategy: gcra, limit: 5, period: 1s, limit: 6 }",

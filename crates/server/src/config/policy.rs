@@ -8,14 +8,14 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{FailMode, PolicyConfig, scalar};
+use super::{Defaults, Fail, PolicyConfig, scalar, shared};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
     name: &Entry,
     path: &str,
-    problems: &mut Vec<Problem>,
-    warnings: &mut Vec<Problem>,
+    defaults: Defaults,
+    (problems, warnings): (&mut Vec<Problem>, &mut Vec<Problem>),
 ) -> Option<PolicyConfig> {
     let found_before = problems.len();
     let mut reader = Reader { name, path, problems, warnings, misspelt: Vec::new() };
@@ -30,6 +30,7 @@ pub(crate) fn read(
             None
         }
     });
+    let (fail, store) = reader.shared(defaults, strategy.as_ref(), &raw);
     if problems.len() > found_before {
         return None;
     }
@@ -40,23 +41,24 @@ pub(crate) fn read(
         prefix: raw.prefix.value().map(ToOwned::to_owned),
         max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
         on_full: raw.on_full.value().copied().unwrap_or_default(),
-        fail: raw.fail.value().copied(),
+        fail: fail?,
+        store,
     })
 }
 
-struct Reader<'n, 'p> {
-    name: &'n Entry,
-    path: &'p str,
-    problems: &'p mut Vec<Problem>,
-    warnings: &'p mut Vec<Problem>,
+pub(super) struct Reader<'n, 'p> {
+    pub(super) name: &'n Entry,
+    pub(super) path: &'p str,
+    pub(super) problems: &'p mut Vec<Problem>,
+    pub(super) warnings: &'p mut Vec<Problem>,
     /// Keys that unknown ones probably mean, which are then not missing as well.
     misspelt: Vec<&'static str>,
 }
 
 /// What was typed, each value read by itself.
 #[derive(Default)]
-struct Raw<'a> {
-    keys: Vec<(&'a str, Place)>,
+pub(super) struct Raw<'a> {
+    pub(super) keys: Vec<(&'a str, Place)>,
     strategy: Slot<StrategyName>,
     limit: Slot<u64>,
     period: Slot<Span>,
@@ -73,12 +75,17 @@ struct Raw<'a> {
     prefix: Slot<String>,
     max_keys: Slot<u64>,
     on_full: Slot<OnFull>,
-    fail: Slot<FailMode>,
+    pub(super) fail: Slot<Fail>,
+    pub(super) share: Slot<Decimal>,
+    pub(super) hash_tag: Slot<String>,
+    pub(super) wait_replicas: Slot<u64>,
+    pub(super) store_deadline: Slot<Span>,
+    pub(super) durable: Slot<bool>,
 }
 
 /// A value that may be absent, or there but unusable, which has then been reported.
 #[derive(Default)]
-enum Slot<T> {
+pub(super) enum Slot<T> {
     #[default]
     Absent,
     Bad,
@@ -86,14 +93,14 @@ enum Slot<T> {
 }
 
 impl<T> Slot<T> {
-    const fn value(&self) -> Option<&T> {
+    pub(super) const fn value(&self) -> Option<&T> {
         match self {
             Self::Given(value) => Some(value),
             Self::Absent | Self::Bad => None,
         }
     }
 
-    const fn is_absent(&self) -> bool {
+    pub(super) const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
 }
@@ -210,6 +217,11 @@ impl<'n> Reader<'n, '_> {
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
             "fail" => raw.fail = self.slot(entry, "open", |t| scalar::one_of(t, FAIL)),
+            "share" => raw.share = self.slot(entry, "0.5", shared::share),
+            "hashTag" => raw.hash_tag = self.slot(entry, "\"tenants\"", shared::hash_tag),
+            "waitReplicas" => raw.wait_replicas = self.slot(entry, "1", shared::wait_replicas),
+            "storeDeadline" => raw.store_deadline = self.slot(entry, "20ms", shared::deadline),
+            "durable" => raw.durable = self.slot(entry, "true", |t| scalar::one_of(t, TRUTH)),
             _ => return false,
         }
         true
@@ -331,7 +343,12 @@ impl<'n> Reader<'n, '_> {
         }
     }
 
-    fn need<'s, T>(&mut self, key: &str, what: &str, slot: &'s Slot<T>) -> Option<&'s T> {
+    pub(super) fn need<'s, T>(
+        &mut self,
+        key: &str,
+        what: &str,
+        slot: &'s Slot<T>,
+    ) -> Option<&'s T> {
         if slot.is_absent() && !self.misspelt.contains(&key) {
             let example = EXAMPLES.iter().find(|(known, _)| *known == key);
             let example = example.map_or("", |(_, example)| example);
@@ -342,7 +359,7 @@ impl<'n> Reader<'n, '_> {
     }
 
     /// Reports what core refused, at the key that caused it.
-    fn refused(&mut self, invalid: Invalid, raw: &Raw<'_>) {
+    pub(super) fn refused(&mut self, invalid: Invalid, raw: &Raw<'_>) {
         let lengths = ["period", "periodMs", "windowMs"];
         let (keys, in_ticks): (&[&str], bool) = match invalid {
             Invalid::OffsetOutOfRange { .. } => (&["offsetMinutes"], false),
@@ -357,6 +374,7 @@ impl<'n> Reader<'n, '_> {
                 Parameter::Period | Parameter::Window => (&lengths, true),
                 Parameter::Buckets => (&["buckets", "period", "periodMs", "windowMs"], false),
                 Parameter::Anchor => (&["anchor"], true),
+                Parameter::Share => (&["share"], false),
                 _ => (&[], false),
             },
             _ => (&[], false),
@@ -380,7 +398,7 @@ impl<'n> Reader<'n, '_> {
         self.report(entry.place, &quoted_key(&entry.key), message);
     }
 
-    fn report(&mut self, place: Place, key: &str, message: String) {
+    pub(super) fn report(&mut self, place: Place, key: &str, message: String) {
         let path = match key {
             "" => self.path.to_owned(),
             key => format!("{}.{key}", self.path),
@@ -432,10 +450,23 @@ const CADENCES: &[(&str, Kind)] = &[
     ("rolling", Kind::Rolling),
 ];
 const ON_FULL: &[(&str, OnFull)] = &[("evict", OnFull::Evict), ("deny", OnFull::Deny)];
-const FAIL: &[(&str, FailMode)] = &[("open", FailMode::Open), ("closed", FailMode::Closed)];
+const FAIL: &[(&str, Fail)] =
+    &[("open", Fail::Open), ("closed", Fail::Closed), ("local", Fail::Local)];
+const TRUTH: &[(&str, bool)] = &[("true", true), ("false", false)];
 
 /// Keys that every policy may have, whatever its strategy.
-const EVERY_POLICY: &[&str] = &["strategy", "prefix", "maxKeys", "onFull", "fail"];
+const EVERY_POLICY: &[&str] = &[
+    "strategy",
+    "prefix",
+    "maxKeys",
+    "onFull",
+    "fail",
+    "share",
+    "hashTag",
+    "waitReplicas",
+    "storeDeadline",
+    "durable",
+];
 
 /// Every key a policy may have, with a value to show.
 const EXAMPLES: &[(&str, &str)] = &[
@@ -456,6 +487,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("maxKeys", "1000000"),
     ("onFull", "evict"),
     ("fail", "open"),
+    ("share", "0.5"),
+    ("hashTag", "\"tenants\""),
+    ("waitReplicas", "1"),
+    ("storeDeadline", "20ms"),
+    ("durable", "true"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
@@ -471,7 +507,6 @@ const LATER: &[&str] = &[
     "load",
     "cost",
     "joint",
-    "share",
     "atomicity",
     "leaseTtl",
     "leaseTime",
@@ -482,9 +517,6 @@ const LATER: &[&str] = &[
     "allocation",
     "shadow",
     "reserveLocal",
-    "hashTag",
-    "waitReplicas",
-    "storeDeadline",
     "batch",
 ];
 

@@ -149,7 +149,7 @@ fn cadence_parameters(cadence: Cadence) -> Vec<(&'static str, String)> {
 }
 
 /// A length as a policy file writes it.
-struct Length(Span);
+pub(crate) struct Length(pub(crate) Span);
 
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

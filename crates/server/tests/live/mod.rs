@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use admittance::{ManualClock, Micros};
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_server::{Config, Drained, FailMode, ServeError, Service, SharedClock, serve};
+use admittance_server::{Config, Drained, Fail, ServeError, Service, SharedClock, serve};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -29,8 +29,11 @@ impl Live {
     }
 
     pub(crate) async fn on(policies: &str, shared: SharedClock, clock: ManualClock) -> Self {
-        let config = Config::parse("test", policies, FailMode::Open).expect("valid policies");
-        let service = Arc::new(Service::new(&config, shared));
+        let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
+        Self::of(Arc::new(Service::new(&config, shared)), clock).await
+    }
+
+    pub(crate) async fn of(service: Arc<Service>, clock: ManualClock) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
