@@ -109,11 +109,13 @@ fn fails_over(cluster: &RedisCluster) -> Outcome {
     let slot = cluster.slot_of("key")?;
     let primary = cluster.primary_of(slot)?;
     assert!(primary < 3);
-    cluster.node(primary).command(&["SET", "key", "value"])?;
+    // On one connection: `WAIT` waits for what its own connection wrote.
+    let mut writer = cluster.node(primary).connect()?;
+    writer.command(&["SET", "key", "value"])?;
+    assert_eq!(writer.command(&["WAIT", "1", "5000"])?, Reply::Integer(1));
     let other = (primary + 1) % 3;
     let moved = cluster.node(other).command(&["GET", "key"]).expect_err("another slot");
     assert!(moved.to_string().contains("MOVED"), "{moved}");
-    cluster.node(primary).command(&["WAIT", "1", "5000"])?;
 
     let next = cluster.failover(primary)?;
     assert_eq!(next, primary + 3);
@@ -132,8 +134,9 @@ fn sentinels_replace_a_killed_primary() -> Outcome {
     assert_eq!(group.sentinel_urls().len(), 3);
     let before = group.primary()?;
     assert_eq!(before.port(), group.servers()[0].port());
-    before.command(&["SET", "key", "value"])?;
-    assert_eq!(before.command(&["WAIT", "2", "5000"])?, Reply::Integer(2));
+    let mut writer = before.connect()?;
+    writer.command(&["SET", "key", "value"])?;
+    assert_eq!(writer.command(&["WAIT", "2", "5000"])?, Reply::Integer(2));
 
     let after = group.failover()?;
     assert_ne!(after.port(), before.port());
@@ -293,6 +296,27 @@ fn a_proxy_holds_back_and_cuts() -> Outcome {
     assert!(open.command(&["PING"]).is_err());
     assert!(Connection::open(proxy.address()).is_err());
     proxy.pass();
+    Connection::open(proxy.address())?.command(&["PING"])?;
+    Ok(())
+}
+
+/// A program that is being started shares this process's sockets for a moment.
+#[test]
+fn a_proxy_that_is_cut_refuses_while_programs_start() -> Outcome {
+    let redis = RedisServer::start()?;
+    let proxy = Proxy::start(redis.address())?;
+    std::thread::scope(|scope| {
+        let starts = scope.spawn(|| {
+            for _ in 0..500 {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        while !starts.is_finished() {
+            proxy.cut();
+            assert!(Connection::open(proxy.address()).is_err());
+            proxy.pass();
+        }
+    });
     Connection::open(proxy.address())?.command(&["PING"])?;
     Ok(())
 }

@@ -17,7 +17,7 @@ use super::{Failure, free_port};
 pub struct Proxy {
     shared: Arc<Shared>,
     address: SocketAddr,
-    acceptor: Mutex<Option<JoinHandle<()>>>,
+    acceptor: Mutex<Option<Acceptor>>,
 }
 
 impl Proxy {
@@ -92,9 +92,7 @@ impl Proxy {
         let mut acceptor = lock(&self.acceptor);
         self.shared.set(Mode::Cut);
         if let Some(acceptor) = acceptor.take() {
-            // It sees the mode when it has accepted something.
-            let _ = TcpStream::connect(self.address);
-            acceptor.join().expect("the thread that accepts does not panic");
+            acceptor.end();
         }
         // After the last one was accepted.
         for link in lock(&self.shared.links).drain(..) {
@@ -266,12 +264,28 @@ enum Direction {
 /// Bytes and when they came. No bytes are the end of the connection.
 type Chunk = (Instant, Vec<u8>);
 
-/// Listens, and starts the thread that accepts.
-fn listen(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<JoinHandle<()>> {
-    let listener = TcpListener::bind(address)?;
-    let shared = Arc::clone(shared);
-    Ok(std::thread::spawn(move || {
-        for client in listener.incoming() {
+/// The socket that listens and the thread that accepts.
+#[derive(Debug)]
+struct Acceptor {
+    listener: Arc<TcpListener>,
+    thread: JoinHandle<()>,
+}
+
+impl Acceptor {
+    /// Refuses from now on. To close the socket is not enough: a program that is being started has
+    /// it as well until it runs, and the kernel would go on accepting.
+    fn end(self) {
+        rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both)
+            .expect("a socket that listens can be shut down");
+        self.thread.join().expect("the thread that accepts does not panic");
+    }
+}
+
+fn listen(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<Acceptor> {
+    let listener = Arc::new(TcpListener::bind(address)?);
+    let (shared, accepts) = (Arc::clone(shared), Arc::clone(&listener));
+    let thread = std::thread::spawn(move || {
+        for client in accepts.incoming() {
             if *lock(&shared.mode) == Mode::Cut {
                 return;
             }
@@ -281,7 +295,8 @@ fn listen(shared: &Arc<Shared>, address: SocketAddr) -> io::Result<JoinHandle<()
                 let _ = carry(&shared, client);
             }
         }
-    }))
+    });
+    Ok(Acceptor { listener, thread })
 }
 
 /// Connects to the server and starts the threads that carry: in each direction one that reads and
