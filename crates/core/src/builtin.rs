@@ -58,6 +58,19 @@ impl Builtin {
         }
     }
 
+    /// A state that `written_by` left, as this strategy reads it; `None` if their shapes differ, in
+    /// which case a store keeps them apart.
+    #[must_use]
+    pub fn adopt(&self, state: BuiltinState, written_by: &Self) -> Option<BuiltinState> {
+        match (self, written_by, state) {
+            _ if self.shape() != written_by.shape() => None,
+            (Self::Tat(own), Self::Tat(other), BuiltinState::Tat(state)) => {
+                Some(BuiltinState::Tat(own.adopt(state, other.denominator())))
+            }
+            (_, _, state) => Some(state),
+        }
+    }
+
     /// The part of this limit that a node goes on with when it is alone: the limit times `share`,
     /// rounded down to whole units. `None` if that is nothing.
     ///

@@ -217,6 +217,12 @@ pub enum Answer {
     Reset(bool),
 }
 
+impl From<Decision> for Answer {
+    fn from(decision: Decision) -> Self {
+        Self::Decision(decision)
+    }
+}
+
 /// Why a store gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

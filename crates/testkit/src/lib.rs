@@ -38,9 +38,12 @@
 //! times as long.
 #![forbid(unsafe_code)]
 
+mod changed;
 mod contracts;
+mod custom;
 mod equality;
 mod faulty;
+mod groups;
 mod races;
 mod run;
 mod samples;
@@ -48,18 +51,30 @@ mod timeline;
 mod trial;
 mod violation;
 
-use admittance::{Micros, Store};
+use admittance::{Applied, Micros, Op, Store, StoreError};
 
+pub use changed::keeps_what_was_spent_when_a_limit_changes;
 pub use contracts::{
     denials_are_free, expires_when_idle_and_not_before, isolates_keys, isolates_policies,
     isolates_strategies, looks_are_free, never_means_never, persists, resets, retry_is_the_truth,
     steps_back_never_over_admit,
 };
+pub use custom::custom_strategies_decide_exactly;
 pub use equality::equals_core;
 pub use faulty::{Fault, Faulty};
+pub use groups::{groups_equal_core, many_keys_at_one_instant};
 pub use races::racing_callers_admit_exactly_the_burst;
 pub use run::{block_on, join_all};
 pub use violation::{Contract, Fact, Violation};
+
+/// An op and the instant it is asked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed<'a> {
+    /// What the store's clock shows.
+    pub at: Micros,
+    /// What is asked.
+    pub op: Op<'a>,
+}
 
 /// A kind of store under test.
 pub trait Harness: Sync {
@@ -72,10 +87,33 @@ pub trait Harness: Sync {
     /// Sets the clock that the store decides by. It may go back.
     fn set_clock(&self, store: &Self::Store, now: Micros) -> impl Future<Output = ()> + Send;
 
+    /// Runs ops one after another, each with the clock at its instant. A store behind a network may
+    /// send all of them in one call.
+    fn replay(
+        &self,
+        store: &Self::Store,
+        steps: &[Timed<'_>],
+    ) -> impl Future<Output = Result<Vec<Applied>, StoreError>> + Send {
+        async move {
+            let mut answers = Vec::with_capacity(steps.len());
+            for step in steps {
+                self.set_clock(store, step.at).await;
+                answers.push(store.apply(step.op).await?);
+            }
+            Ok(answers)
+        }
+    }
+
     /// How many random timelines [`equals_core`] compares for each kind of strategy. A store behind
     /// a network may ask for fewer.
     fn timelines(&self) -> usize {
         TIMELINES_DEFAULT
+    }
+
+    /// Whether a key whose policy's limit changed keeps what it had spent, as in a store that is
+    /// shared it must. The store in this process starts anew with its policies.
+    fn keeps_what_was_spent(&self) -> bool {
+        true
     }
 
     /// Runs a future to its end on the calling thread, as each of the racing callers does. A store
@@ -103,6 +141,9 @@ pub async fn conformance<H: Harness>(harness: &H) -> Result<(), Violation> {
     retry_is_the_truth(harness).await?;
     never_means_never(harness).await?;
     looks_are_free(harness).await?;
+    many_keys_at_one_instant(harness).await?;
+    keeps_what_was_spent_when_a_limit_changes(harness).await?;
+    groups_equal_core(harness).await?;
     equals_core(harness).await
 }
 

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use admittance_core::{
-    Builtin, Cadence, Decimal, EXACT_MAX, Gcra, Invalid, Parameter, SlidingLog, SlidingWindow,
-    Span, Tat, TokenBucket, Weekday, Window,
+    Builtin, Cadence, Decimal, EXACT_MAX, Gcra, Invalid, Parameter, Shape, SlidingLog,
+    SlidingWindow, Span, Tat, TokenBucket, Weekday, Window,
 };
 use fastrand::Rng;
 
@@ -224,6 +224,31 @@ pub(crate) fn builtin(rng: &mut Rng, kind: u64) -> Sample<Builtin> {
         4 => sliding_window(rng).1.map(Builtin::from),
         _ => sliding_log(rng).1.map(Builtin::from),
     }
+}
+
+/// Another strategy of the same shape: another limit, burst or capacity.
+pub(crate) fn sibling(rng: &mut Rng, sample: &Sample<Builtin>) -> Builtin {
+    let limit = if rng.bool() { rng.u64(1..60) } else { sample.limit.div_ceil(rng.u64(1..9)) };
+    let limit = limit.max(1);
+    let made = match sample.strategy.shape() {
+        Shape::Gcra { period } => {
+            Tat::gcra(Gcra { limit, period, burst: limit.min(50) }).map(Builtin::from)
+        }
+        Shape::TokenBucket { refill_per_sec } => {
+            let capacity = Decimal::whole(limit).expect("no larger than the sample's");
+            Tat::token_bucket(TokenBucket { capacity, refill_per_sec }).map(Builtin::from)
+        }
+        Shape::Window(cadence) => Window::quota(limit, cadence).map(Builtin::from),
+        Shape::SlidingWindow { window, buckets } => {
+            SlidingWindow::new(limit, window, buckets).map(Builtin::from)
+        }
+        Shape::SlidingLog { window } => {
+            SlidingLog::new(limit.min(SlidingLog::LIMIT_MAX), window).map(Builtin::from)
+        }
+        other => unreachable!("{other:?}"),
+    };
+    // A few do not stay exact; they are the subject of other tests.
+    made.unwrap_or(sample.strategy)
 }
 
 pub(crate) const SECOND: u64 = 1_000_000;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use admittance::{Answer, Builtin, Micros, StoreError};
+use admittance::{Answer, Builtin, Micros, Several, StoreError};
 
 /// A contract that a store did not hold.
 #[must_use]
@@ -44,6 +44,14 @@ pub enum Contract {
     Never,
     /// A peek and a forecast charge nothing, and are true.
     LooksAreFree,
+    /// Many keys are checked at one instant, repeated ones in order.
+    ManyAtOnce,
+    /// A changed limit keeps what was spent.
+    KeepsSpent,
+    /// Several limits decide together as core says, all or nothing.
+    Groups,
+    /// A strategy that the store does not know is decided by compare and swap, exactly.
+    Custom,
     /// Every answer is core's, in every field.
     EqualsCore,
 }
@@ -71,6 +79,15 @@ pub enum Fact {
         expected: Answer,
         /// What it was.
         given: Answer,
+    },
+    /// Several limits together gave another answer than they should.
+    WrongGroup {
+        /// When they were asked.
+        at: Micros,
+        /// What they should have answered.
+        expected: Several,
+        /// What they did.
+        given: Several,
     },
     /// More or fewer requests passed than should have.
     WrongCount {
@@ -107,6 +124,10 @@ impl fmt::Display for Contract {
             Self::RetryIsTrue => "waiting exactly the retry admits, one tick less does not",
             Self::Never => "a cost above the limit is told never",
             Self::LooksAreFree => "a peek and a forecast charge nothing, and are true",
+            Self::ManyAtOnce => "many keys are checked at one instant, repeated ones in order",
+            Self::KeepsSpent => "a changed limit keeps what was spent",
+            Self::Groups => "several limits decide together as core says, all or nothing",
+            Self::Custom => "a strategy unknown to the store is decided exactly",
             Self::EqualsCore => "every answer is core's, in every field",
         })
     }

@@ -2,19 +2,21 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use admittance::{
-    Action, Answer, Applied, AppliedMany, AppliedSeveral, BuiltinState, Clock, Combine, Cost,
-    Decision, Group, Limit, ManualClock, Many, Merged, Micros, Op, Outcome, Retry, Span, Step,
-    Store, StoreError, Strategy,
+    Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, BuiltinState, Cell, Cells,
+    Clock, Combine, Cost, Decision, Group, Limit, Loaded, ManualClock, Many, Merged, Micros, Op,
+    Outcome, Retry, Span, Step, Store, StoreError, Strategy, Swap, Swapped, TatState,
 };
 use admittance_core as core;
 use admittance_testkit::{
-    Contract, Harness, Violation, block_on, conformance, denials_are_free, equals_core,
-    expires_when_idle_and_not_before, isolates_keys, isolates_policies, isolates_strategies,
-    looks_are_free, never_means_never, persists, racing_callers_admit_exactly_the_burst, resets,
+    Contract, Harness, Violation, block_on, conformance, custom_strategies_decide_exactly,
+    denials_are_free, equals_core, expires_when_idle_and_not_before, groups_equal_core,
+    isolates_keys, isolates_policies, isolates_strategies,
+    keeps_what_was_spent_when_a_limit_changes, looks_are_free, many_keys_at_one_instant,
+    never_means_never, persists, racing_callers_admit_exactly_the_burst, resets,
     retry_is_the_truth, steps_back_never_over_admit,
 };
 
@@ -42,6 +44,14 @@ enum Flaw {
     RemainingHigh,
     ResetLate,
     WrongInstant,
+    ManyForgetsRepeats,
+    ManyReadsTheClockForEach,
+    ForgetsOnChange,
+    AdoptsByRoundingDown,
+    AllChargesSome,
+    AnyChargesEvery,
+    TwiceIsOnce,
+    SwapsWithoutComparing,
 }
 
 /// A map behind a lock, and its flaw.
@@ -53,7 +63,8 @@ struct Naive {
 
 #[derive(Default)]
 struct Kept {
-    states: HashMap<Vec<u8>, BuiltinState>,
+    states: HashMap<Vec<u8>, (BuiltinState, Builtin)>,
+    cells: HashMap<Vec<u8>, Vec<u8>>,
     newest: Micros,
 }
 
@@ -82,7 +93,7 @@ impl Naive {
     /// What is remembered of a key, after whatever the flaw forgets.
     fn read(&self, op: &Op<'_>, now: Micros) -> Option<BuiltinState> {
         let mut kept = self.kept.lock().unwrap();
-        let idle_at = |state: &BuiltinState| op.strategy.idle_at(state).epoch_us();
+        let idle_at = |kept: &(BuiltinState, Builtin)| kept.1.idle_at(&kept.0).epoch_us();
         match self.flaw {
             Flaw::RefillsOnStepBack if now < kept.newest => kept.states.clear(),
             Flaw::ForgetsEarly => {
@@ -94,14 +105,26 @@ impl Naive {
             _ => {}
         }
         kept.newest = kept.newest.max(now);
-        kept.states.get(&self.name(op)).cloned()
+        let (state, written_by) = kept.states.get(&self.name(op)).cloned()?;
+        match (self.flaw, &state, op.strategy) {
+            // Takes whatever it finds.
+            (Flaw::SharesStrategies, ..) => Some(state),
+            (Flaw::ForgetsOnChange, ..) if written_by != *op.strategy => None,
+            (Flaw::AdoptsByRoundingDown, BuiltinState::Tat(tat), Builtin::Tat(own))
+                if written_by != *op.strategy =>
+            {
+                let fraction = tat.fraction.min(own.denominator() - 1);
+                Some(BuiltinState::Tat(TatState { fraction, ..*tat }))
+            }
+            _ => op.strategy.adopt(state, &written_by),
+        }
     }
 
     fn write(&self, op: &Op<'_>, state: Option<BuiltinState>) {
         let mut kept = self.kept.lock().unwrap();
         match state {
             Some(state) if self.flaw != Flaw::LosesWrites => {
-                kept.states.insert(self.name(op), state);
+                kept.states.insert(self.name(op), (state, *op.strategy));
             }
             _ => {}
         }
@@ -130,7 +153,9 @@ impl Naive {
         if self.flaw == Flaw::ChargesDenials && !decision.is_admit() {
             state = op.strategy.step(state, now, Cost::ONE).state;
         }
-        self.write(op, state);
+        if decision.is_admit() || self.flaw == Flaw::ChargesDenials {
+            self.write(op, state);
+        }
         self.told(decision)
     }
 
@@ -189,11 +214,20 @@ impl Store for Naive {
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
         let Many { policy, strategy, keys, cost } = many;
         let (mut decisions, mut at) = (Vec::new(), self.clock.now());
-        for key in keys {
+        many.checked()?;
+        for (place, key) in keys.iter().enumerate() {
+            let repeats = keys[..place].iter().position(|earlier| earlier == key);
+            if let (Flaw::ManyForgetsRepeats, Some(earlier)) = (self.flaw, repeats) {
+                decisions.push(decisions[earlier]);
+                continue;
+            }
             let op = Op { policy, strategy, key, action: Action::Check(cost) };
             let applied = self.apply(op).await?;
             at = applied.at;
             decisions.extend(applied.decision());
+            if self.flaw == Flaw::ManyReadsTheClockForEach {
+                self.clock.advance(Span::TICK);
+            }
         }
         Ok(AppliedMany { decisions, at })
     }
@@ -201,7 +235,10 @@ impl Store for Naive {
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         let _whole = WHOLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = self.clock.now();
-        let merged = Merged::of(&group)?;
+        let merged = match self.flaw {
+            Flaw::TwiceIsOnce => Merged::of(&Group { combine: Combine::Any, ..group })?,
+            _ => Merged::of(&group)?,
+        };
         let mut states: Vec<_> =
             merged.limits.iter().map(|limit| self.read(&Self::op(limit), now)).collect();
         let limits = states.iter_mut().zip(&merged.limits);
@@ -216,10 +253,47 @@ impl Store for Naive {
             _ => core::any(&mut asks, now),
         };
         for (state, limit) in states.into_iter().zip(&merged.limits) {
-            self.write(&Self::op(limit), state);
+            let op = Self::op(limit);
+            let once = self.read(&op, now);
+            let charges = match (self.flaw, group.combine) {
+                (Flaw::AllChargesSome, Combine::All) => !several.decision.is_admit(),
+                (Flaw::AnyChargesEvery, Combine::Any) => several.decision.is_admit(),
+                _ => false,
+            };
+            if charges {
+                self.write(&op, op.strategy.step(once, now, limit.cost).state);
+            } else if state != once {
+                self.write(&op, state);
+            }
         }
         Ok(AppliedSeveral { several: merged.spread(several), at: now })
     }
+}
+
+impl Cells for Naive {
+    async fn load(&self, cell: Cell<'_>) -> Result<Loaded, StoreError> {
+        let bytes = self.kept.lock().unwrap().cells.get(&cell_name(&cell)).cloned();
+        turn().await;
+        Ok(Loaded { bytes, at: self.clock.now() })
+    }
+
+    async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
+        let (mut kept, name) = (self.kept.lock().unwrap(), cell_name(&cell));
+        let bytes = kept.cells.get(&name).cloned();
+        if bytes.as_deref() != swap.expected && self.flaw != Flaw::SwapsWithoutComparing {
+            return Ok(Swapped::Conflict(Loaded { bytes, at: self.clock.now() }));
+        }
+        match swap.new {
+            Some(new) => drop(kept.cells.insert(name, new.to_vec())),
+            None => drop(kept.cells.remove(&name)),
+        }
+        Ok(Swapped::Done)
+    }
+}
+
+fn cell_name(cell: &Cell<'_>) -> Vec<u8> {
+    let Cell { policy, shape, key } = *cell;
+    [format!("{}:{policy}:{shape}:", policy.len()).as_bytes(), key].concat()
 }
 
 /// Lets others go first, once.
@@ -241,13 +315,14 @@ struct Flawed {
 }
 
 impl Harness for Flawed {
-    type Store = Naive;
+    type Store = Arc<Naive>;
 
-    async fn fresh(&self) -> Naive {
-        Naive { flaw: self.flaw, clock: self.clock.clone(), kept: Mutex::default() }
+    async fn fresh(&self) -> Arc<Naive> {
+        let (flaw, clock) = (self.flaw, self.clock.clone());
+        Arc::new(Naive { flaw, clock, kept: Mutex::default() })
     }
 
-    async fn set_clock(&self, _store: &Naive, now: Micros) {
+    async fn set_clock(&self, _store: &Arc<Naive>, now: Micros) {
         self.clock.set(now);
     }
 
@@ -277,6 +352,10 @@ fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
             Contract::RetryIsTrue => retry_is_the_truth(harness).await,
             Contract::Never => never_means_never(harness).await,
             Contract::LooksAreFree => looks_are_free(harness).await,
+            Contract::ManyAtOnce => many_keys_at_one_instant(harness).await,
+            Contract::KeepsSpent => keeps_what_was_spent_when_a_limit_changes(harness).await,
+            Contract::Groups => groups_equal_core(harness).await,
+            Contract::Custom => custom_strategies_decide_exactly(harness).await,
             Contract::EqualsCore => equals_core(harness).await,
             other => unreachable!("{other:?}"),
         }
@@ -286,6 +365,7 @@ fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
 #[test]
 fn a_map_behind_a_lock_holds_every_contract() {
     block_on(conformance(&flawed(Flaw::Nothing))).unwrap();
+    held(Contract::Custom, Flaw::Nothing).unwrap();
 }
 
 #[test]
@@ -311,10 +391,21 @@ fn every_flaw_is_seen_by_the_contract_that_forbids_it() {
         (Flaw::RemainingHigh, Contract::EqualsCore),
         (Flaw::ResetLate, Contract::EqualsCore),
         (Flaw::WrongInstant, Contract::EqualsCore),
+        (Flaw::ManyForgetsRepeats, Contract::ManyAtOnce),
+        (Flaw::ManyReadsTheClockForEach, Contract::ManyAtOnce),
+        (Flaw::ForgetsOnChange, Contract::KeepsSpent),
+        (Flaw::AdoptsByRoundingDown, Contract::KeepsSpent),
+        (Flaw::AllChargesSome, Contract::Groups),
+        (Flaw::AnyChargesEvery, Contract::Groups),
+        (Flaw::TwiceIsOnce, Contract::Groups),
+        (Flaw::SwapsWithoutComparing, Contract::Custom),
     ];
     for (flaw, contract) in seen_by {
         let violation = held(contract, flaw).expect_err(&format!("{flaw:?} passes {contract:?}"));
         assert_eq!(violation.contract, contract);
+        if contract == Contract::Custom {
+            continue; // Asked of stores that swap, apart from the suite.
+        }
         // The suite as a whole sees it too, whichever contract is first.
         let violation = block_on(conformance(&flawed(flaw))).expect_err(&format!("{flaw:?}"));
         println!("{flaw:?}: {violation}");
@@ -328,7 +419,8 @@ fn a_flaw_that_only_one_contract_forbids_is_named_by_it() {
         (Flaw::SharesPolicies, Contract::IsolatesPolicies),
         (Flaw::ReadsThenWrites, Contract::Races),
         (Flaw::ForgetsWithoutMemory, Contract::StepsBack),
-        (Flaw::WrongInstant, Contract::EqualsCore),
+        (Flaw::AllChargesSome, Contract::Groups),
+        (Flaw::ForgetsOnChange, Contract::KeepsSpent),
     ];
     for (flaw, contract) in named {
         let violation = block_on(conformance(&flawed(flaw))).unwrap_err();
