@@ -1,9 +1,10 @@
 //! The command line.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use admittance::EXACT_MAX;
-use admittance_server::{Config, FailMode, Report};
+use admittance_server::{Config, Defaults, Fail, Report};
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Decides, for every request, whether the work may start.
@@ -18,6 +19,8 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Serve policies over gRPC
     Serve(ServeArgs),
+    /// Install or update the tables and functions of a Postgres store
+    Migrate(MigrateArgs),
     /// Charge a key; exits with 0 when admitted, 1 when denied
     Check(CostArgs),
     /// Say what a check of cost 1 would, without charging; exits like check
@@ -41,13 +44,73 @@ pub(crate) struct ServeArgs {
     pub(crate) port: u16,
     /// What to answer when a store cannot, for policies that do not say
     #[arg(long, value_enum, default_value = "open")]
-    pub(crate) fail: Fail,
+    pub(crate) fail: FailArg,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
     /// Check the configuration, print its resolved form, and exit
     #[arg(long)]
     pub(crate) validate: bool,
     /// Listen beyond loopback although anyone who reaches the port can read and spend
     #[arg(long)]
     pub(crate) insecure: bool,
+}
+
+/// Where keys live. URLs may hold passwords: nothing prints these.
+#[derive(clap::Args)]
+pub(crate) struct StoreArgs {
+    /// memory, or redis://, rediss://, valkey://, redis+cluster://, redis+sentinel://, postgres://;
+    /// also read from ADMITTANCE_STORE, where other users of the machine do not see a password
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// What keys begin with in the store; deployments with different ones share nothing
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) store_prefix: Option<String>,
+    /// What the tables and functions are called in Postgres
+    #[arg(long, value_name = "NAME")]
+    pub(crate) postgres_table: Option<String>,
+    /// How long a decision waits for the store, for policies that do not say
+    #[arg(long, value_name = "LENGTH", default_value = "20ms")]
+    pub(crate) store_deadline: String,
+    /// Code keys with the secret in this file (or in ADMITTANCE_KEY_SECRET) before they leave
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_secret_file: Option<PathBuf>,
+    /// Use a Redis that may evict keys, and so forget what they have spent
+    #[arg(long)]
+    pub(crate) allow_eviction: bool,
+    /// The same as --store with a Redis URL
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Option<String>,
+    /// The same as --store-prefix, for Redis
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) redis_prefix: Option<String>,
+    /// The same as --store with a Postgres URL
+    #[arg(long, value_name = "URL")]
+    pub(crate) postgres_url: Option<String>,
+    /// The same as --store-prefix, for Postgres
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) postgres_prefix: Option<String>,
+}
+
+impl fmt::Debug for StoreArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreArgs")
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct MigrateArgs {
+    /// postgres://user:password@host:5432/database; also read from ADMITTANCE_STORE
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// What the tables and functions are called
+    #[arg(long, value_name = "NAME")]
+    pub(crate) postgres_table: Option<String>,
+}
+
+impl fmt::Debug for MigrateArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MigrateArgs")
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -90,26 +153,32 @@ pub(crate) struct ReplayArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Fail {
+pub(crate) enum FailArg {
     /// Admit
     Open,
     /// Deny
     Closed,
+    /// Go on alone with each policy's share of its limit
+    Local,
 }
 
-impl From<Fail> for FailMode {
-    fn from(fail: Fail) -> Self {
+impl From<FailArg> for Fail {
+    fn from(fail: FailArg) -> Self {
         match fail {
-            Fail::Open => Self::Open,
-            Fail::Closed => Self::Closed,
+            FailArg::Open => Self::Open,
+            FailArg::Closed => Self::Closed,
+            FailArg::Local => Self::Local,
         }
     }
 }
 
 /// The policies of a file, or the built-in ones.
-pub(crate) fn policies(file: Option<&PathBuf>, fail: FailMode) -> Result<Config, Report> {
+pub(crate) fn policies(
+    file: Option<&PathBuf>,
+    defaults: impl Into<Defaults>,
+) -> Result<Config, Report> {
     match file {
-        Some(path) => Config::load(path, fail),
-        None => Ok(Config::built_in(fail)),
+        Some(path) => Config::load(path, defaults),
+        None => Config::built_in(defaults),
     }
 }

@@ -9,6 +9,7 @@ mod ask;
 mod replay;
 mod serve;
 mod shown;
+mod stores;
 mod trace;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::args::{Args, Command};
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Serve(args) => serve::run(&args),
+        Command::Migrate(args) => stores::migrate(&args),
         Command::Check(args) => ask::check(&args),
         Command::Peek(args) => ask::peek(&args),
         Command::Forecast(args) => ask::forecast(&args),

@@ -5,17 +5,22 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use admittance::PreciseClock;
-use admittance_server::{Config, DRAIN_MAX, Drained, Service};
+use admittance::{BreakerState, GuardSettings, Guarded, PreciseClock, Span};
+use admittance_server::{AnyStore, Config, DRAIN_MAX, Defaults, Drained, Service, StoreConfig};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{ServeArgs, policies};
+use crate::stores::Chosen;
 use crate::{Failure, shown};
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
-    let config = policies(args.config.as_ref(), args.fail.into()).map_err(Failure::new)?;
+    let deadline = &args.store.store_deadline;
+    let store_deadline = StoreConfig::parse_deadline(deadline)
+        .map_err(|why| Failure(format!("--store-deadline: {why}")))?;
+    let defaults = Defaults { fail: args.fail.into(), store_deadline };
+    let config = policies(args.config.as_ref(), defaults).map_err(Failure::new)?;
     if !config.warnings.is_empty() {
         shown::complain(&format!("warning: {}", config.warnings.to_string().trim_end()));
     }
@@ -24,13 +29,66 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let address = address(args)?;
-    let service = Arc::new(Service::new(&config, Arc::new(PreciseClock::new())));
+    let chosen = Chosen::of(&args.store)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure(format!("cannot start threads: {error}")))?;
-    let done = runtime.block_on(listen(address, service, &config, args));
+    let done = runtime.block_on(async {
+        let service = Arc::new(service(&chosen, &config, args).await?);
+        let watches: Vec<_> = service.guards().cloned().collect();
+        for guard in watches {
+            tokio::spawn(tell_of_outages(chosen.to_string(), guard));
+        }
+        listen(address, service, &config, args, &chosen).await
+    });
     // What did not finish in time must not hold up the exit.
     runtime.shutdown_background();
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The service on the store that was chosen, which need not be there yet.
+async fn service(chosen: &Chosen, config: &Config, args: &ServeArgs) -> Result<Service, Failure> {
+    let Some(store) = chosen.open(&args.store, config).await? else {
+        return Ok(Service::new(config, Arc::new(PreciseClock::new())));
+    };
+    let service = Service::on_store(config, &store, &GuardSettings::default());
+    let service = service.map_err(Failure::new)?;
+    // A chance to connect before the first request waits for it.
+    if let Some(guard) = service.guards().next()
+        && let Err(error) = guard.try_store(FIRST_TRY_MAX).await
+    {
+        shown::complain(&format!(
+            "store {chosen}: {error}; policies answer by their fail mode until it serves"
+        ));
+    }
+    Ok(service)
+}
+
+/// Says when the store is given up and when it is back, once each.
+async fn tell_of_outages(store: String, guard: Arc<Guarded<AnyStore>>) {
+    let mut states = guard.states();
+    let mut is_out = false;
+    while states.changed().await.is_ok() {
+        let state = *states.borrow_and_update();
+        match (state, is_out) {
+            (BreakerState::Open, false) => {
+                let why = guard.last_failure().map_or(String::new(), |why| format!(": {why}"));
+                shown::complain(&format!(
+                    "store {store} is no longer asked{}; policies answer by their fail mode",
+                    shown::printable(&why)
+                ));
+                is_out = true;
+            }
+            (BreakerState::Closed, true) => {
+                let counters = guard.counters();
+                shown::complain(&format!(
+                    "store {store} is asked again; {} asks did not reach it so far",
+                    counters.turned_away
+                ));
+                is_out = false;
+            }
+            _ => {}
+        }
+    }
 }
 
 async fn listen(
@@ -38,6 +96,7 @@ async fn listen(
     service: Arc<Service>,
     config: &Config,
     args: &ServeArgs,
+    chosen: &Chosen,
 ) -> Result<(), Failure> {
     let no_signal = |error| Failure(format!("cannot listen for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signal)?;
@@ -54,7 +113,7 @@ async fn listen(
     let (address, listener) = bound.map_err(|error| {
         Failure(format!("cannot listen on {address}: {error}; choose another with --port"))
     })?;
-    shown::print(&greeting(address, config, args));
+    shown::print(&greeting(address, config, args, chosen));
     let drained = admittance_server::serve(listener, service, shutdown).await;
     if drained.map_err(Failure::new)? == Drained::CutShort {
         let seconds = DRAIN_MAX.as_secs();
@@ -79,14 +138,14 @@ fn address(args: &ServeArgs) -> Result<SocketAddr, Failure> {
 }
 
 /// Where the service is, what it runs, and a first call to try.
-fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs) -> String {
+fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Chosen) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!("admittance {version} listening on {address}\n");
     let from = match &args.config {
         Some(path) => path.display().to_string(),
         None => "built-in examples; --config FILE for your own".into(),
     };
-    let _ = writeln!(text, "store: memory, fail: {}", config.fail.name());
+    let _ = writeln!(text, "store: {chosen}, fail: {}", config.defaults.fail.name());
     let _ = writeln!(text, "policies ({from}):");
     for policy in config.policies.iter().take(POLICIES_SHOWN_MAX) {
         let _ = writeln!(text, "  {}: {}", shown::printable(&policy.name), policy.rule);
@@ -104,5 +163,7 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs) -> String {
     text
 }
 
+/// How long the first connection may hold up the start.
+const FIRST_TRY_MAX: Span = Span::from_secs(1);
 /// More than this does not fit a screen.
 const POLICIES_SHOWN_MAX: usize = 20;

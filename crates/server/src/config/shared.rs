@@ -28,6 +28,14 @@ impl StoreConfig {
 
     /// The most replicas that may be waited for.
     pub const REPLICAS_MAX: u64 = 100;
+
+    /// A deadline as files and flags write it, e.g. `20ms`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse_deadline(text: &str) -> Result<Span, String> {
+        deadline(text)
+    }
 }
 
 impl Reader<'_, '_> {

@@ -1,0 +1,237 @@
+//! Which store the flags choose, and how it is opened.
+
+use std::fmt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use admittance_postgres::{PostgresStore, TableName};
+use admittance_redis::{PolicyOptions, RedisStore};
+use admittance_server::{AnyStore, Coded, Config, KeySecret};
+
+use crate::args::{MigrateArgs, StoreArgs};
+use crate::{Failure, shown};
+
+/// The store that was chosen. Shown, it names hosts, never a user or a password.
+pub(crate) enum Chosen {
+    Memory,
+    Redis(String),
+    Postgres(String),
+}
+
+impl Chosen {
+    /// Reads the flags and `ADMITTANCE_STORE`.
+    pub(crate) fn of(args: &StoreArgs) -> Result<Self, Failure> {
+        let store = args.store.clone().or_else(|| std::env::var("ADMITTANCE_STORE").ok());
+        let chosen = choose(store, args.redis.clone(), args.postgres_url.clone())?;
+        let misplaced = match chosen {
+            Self::Memory => args.redis_prefix.as_ref().or(args.postgres_prefix.as_ref()),
+            Self::Redis(_) => args.postgres_prefix.as_ref(),
+            Self::Postgres(_) => args.redis_prefix.as_ref(),
+        };
+        if misplaced.is_some() {
+            return Err(Failure(format!(
+                "the prefix is for another store than {chosen}; write --store-prefix"
+            )));
+        }
+        Ok(chosen)
+    }
+
+    /// Opens the store; `None` for the one in this process.
+    pub(crate) async fn open(
+        &self,
+        args: &StoreArgs,
+        config: &Config,
+    ) -> Result<Option<AnyStore>, Failure> {
+        let store = match self {
+            Self::Memory => return Ok(None),
+            Self::Redis(url) => Opened::Redis(redis(url, args, config)?),
+            Self::Postgres(url) => Opened::Postgres(postgres(url, args, config).await?),
+        };
+        let secret = secret(args.key_secret_file.as_deref())?;
+        Ok(Some(match (store, secret) {
+            (Opened::Redis(store), None) => AnyStore::new(store),
+            (Opened::Redis(store), Some(secret)) => AnyStore::new(Coded::new(store, secret)),
+            (Opened::Postgres(store), None) => AnyStore::new(store),
+            (Opened::Postgres(store), Some(secret)) => AnyStore::new(Coded::new(store, secret)),
+        }))
+    }
+}
+
+enum Opened {
+    Redis(RedisStore),
+    Postgres(PostgresStore),
+}
+
+/// One store out of what the flags say; the words of other systems mean their own flag's URL.
+fn choose(
+    store: Option<String>,
+    redis: Option<String>,
+    postgres: Option<String>,
+) -> Result<Chosen, Failure> {
+    let two = || Failure("two stores are given; choose one of them with --store URL".into());
+    match (store.as_deref(), redis, postgres) {
+        (None | Some("memory"), None, None) => Ok(Chosen::Memory),
+        (None | Some("redis"), Some(url), None) => Ok(Chosen::Redis(url)),
+        (None | Some("postgres"), None, Some(url)) => Ok(Chosen::Postgres(url)),
+        (Some(word @ ("redis" | "postgres")), None, None) => {
+            Err(Failure(format!("--store {word} needs the rest of its URL: {word}://host")))
+        }
+        (Some(url), None, None) => chosen_by_scheme(url),
+        _ => Err(two()),
+    }
+}
+
+fn chosen_by_scheme(url: &str) -> Result<Chosen, Failure> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let first = scheme.split('+').next().unwrap_or("");
+    match first {
+        "redis" | "rediss" | "valkey" | "valkeys" => Ok(Chosen::Redis(url.to_owned())),
+        "postgres" | "postgresql" => Ok(Chosen::Postgres(url.to_owned())),
+        // What was given may be a password in the wrong place: it is not repeated.
+        _ => Err(Failure(
+            "--store is none that this version knows; write memory, or a URL that begins with \
+             redis://, rediss://, valkey://, redis+cluster://, redis+sentinel:// or postgres://"
+                .into(),
+        )),
+    }
+}
+
+fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Failure> {
+    let mut builder = RedisStore::builder(url);
+    if let Some(prefix) = args.store_prefix.as_ref().or(args.redis_prefix.as_ref()) {
+        builder = builder.prefix(prefix);
+    }
+    if args.allow_eviction {
+        builder = builder.allow_eviction();
+    }
+    for policy in &config.policies {
+        let wait_replicas = u32::try_from(policy.store.wait_replicas).unwrap_or(u32::MAX);
+        let hash_tag = policy.store.hash_tag.clone();
+        let options = PolicyOptions { hash_tag, wait_replicas };
+        if options != PolicyOptions::default() {
+            builder = builder.policy(config.store_name(policy), options);
+        }
+    }
+    builder.build().map_err(Failure::new)
+}
+
+async fn postgres(url: &str, args: &StoreArgs, config: &Config) -> Result<PostgresStore, Failure> {
+    let mut builder = PostgresStore::builder(url);
+    if let Some(prefix) = args.store_prefix.as_ref().or(args.postgres_prefix.as_ref()) {
+        builder = builder.prefix(prefix);
+    }
+    if let Some(table) = &args.postgres_table {
+        builder = builder.table(table);
+    }
+    for policy in config.policies.iter().filter(|policy| !policy.store.durable) {
+        builder = builder.unlogged(config.store_name(policy));
+    }
+    builder.connect().await.map_err(Failure::new)
+}
+
+/// The secret that keys are coded with, from a file or the environment.
+fn secret(file: Option<&Path>) -> Result<Option<KeySecret>, Failure> {
+    let bytes = match (file, std::env::var_os(SECRET_VARIABLE)) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            let message =
+                format!("--key-secret-file and {SECRET_VARIABLE} are both given; keep one of them");
+            return Err(Failure(message));
+        }
+        (Some(path), None) => std::fs::read(path)
+            .map_err(|error| Failure(format!("{}: cannot be read: {error}", path.display())))?,
+        (None, Some(value)) => value.into_encoded_bytes(),
+    };
+    KeySecret::new(&bytes).map(Some).map_err(Failure::new)
+}
+
+/// `admittance migrate`: brings a database to the version of this binary.
+pub(crate) fn migrate(args: &MigrateArgs) -> Result<ExitCode, Failure> {
+    let url = args.store.clone().or_else(|| std::env::var("ADMITTANCE_STORE").ok());
+    let url = url.ok_or_else(|| Failure("--store postgres://… says which database".into()))?;
+    let chosen = chosen_by_scheme(&url)?;
+    let Chosen::Postgres(url) = &chosen else {
+        return Err(Failure(format!("{chosen} has nothing to install; only Postgres does")));
+    };
+    let table = args.postgres_table.as_deref().map_or(Ok(TableName::default()), str::parse);
+    let table: TableName = table.map_err(Failure::new)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure(format!("cannot start: {error}")))?;
+    let report = runtime.block_on(admittance_postgres::migrate(url, &table));
+    let report = report.map_err(Failure::new)?;
+    let (applied, version) = (report.applied, report.version);
+    shown::print(&format!("{chosen}: {table} is at version {version}, {applied} steps ran now\n"));
+    Ok(ExitCode::SUCCESS)
+}
+
+impl fmt::Display for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory"),
+            Self::Redis(url) | Self::Postgres(url) => f.write_str(&without_login(url)),
+        }
+    }
+}
+
+/// A URL's scheme and hosts. What cannot be told apart from a login for certain is left out.
+fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("store", ""));
+    let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let after_login = before.rsplit_once('@').map_or(before, |(_, after)| after);
+    let hosts = after_login.split('/').next().unwrap_or("");
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ',' | ':' | '[' | ']');
+    let is_clear = !query.contains('@') && !hosts.starts_with(':') && hosts.chars().all(plain);
+    format!("{scheme}://{}", if is_clear { hosts } else { "…" })
+}
+
+const SECRET_VARIABLE: &str = "ADMITTANCE_KEY_SECRET";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_url_has_no_login() {
+        for (url, shown) in [
+            ("redis://127.0.0.1:6379/2", "redis://127.0.0.1:6379"),
+            ("redis://:secret@cache:6379", "redis://cache:6379"),
+            ("rediss://ann:se/cr@et@cache?ca=/x", "rediss://cache"),
+            ("redis+cluster://u:secret@a:1,b:2", "redis+cluster://a:1,b:2"),
+            ("postgres://ann:secret@[::1]:5432/db?sslmode=require", "postgres://[::1]:5432"),
+            ("redis://:sec?ret@cache", "redis://…"),
+            ("redis://secret?x@cache", "redis://…"),
+            ("redis+sentinel://a:1/m?sentinel_password=se@cret", "redis+sentinel://…"),
+            ("redis://:secret", "redis://…"),
+        ] {
+            assert_eq!(without_login(url), shown);
+        }
+    }
+
+    #[test]
+    fn one_store_is_chosen_and_two_are_refused() {
+        let some = |text: &str| Some(text.to_owned());
+        let chosen = |store, redis, postgres| {
+            choose(store, redis, postgres).map(|chosen| chosen.to_string()).map_err(|f| f.0)
+        };
+        assert_eq!(chosen(None, None, None), Ok("memory".into()));
+        assert_eq!(chosen(some("memory"), None, None), Ok("memory".into()));
+        assert_eq!(chosen(some("valkey://h"), None, None), Ok("valkey://h".into()));
+        assert_eq!(chosen(some("postgresql://h/d"), None, None), Ok("postgresql://h".into()));
+        assert_eq!(chosen(None, some("redis://h"), None), Ok("redis://h".into()));
+        assert_eq!(chosen(some("redis"), some("redis://h"), None), Ok("redis://h".into()));
+        assert_eq!(chosen(some("postgres"), None, some("postgres://h")), Ok("postgres://h".into()));
+        for (store, redis, postgres) in [
+            (some("redis://h"), some("redis://i"), None),
+            (some("memory"), some("redis://i"), None),
+            (None, some("redis://h"), some("postgres://h")),
+            (some("redis"), None, some("postgres://h")),
+        ] {
+            let refused = chosen(store, redis, postgres).expect_err("two");
+            assert!(refused.starts_with("two stores"), "{refused}");
+        }
+        let refused = chosen(some("mysql://ann:secret@h"), None, None).expect_err("unknown");
+        assert!(!refused.contains("secret"), "{refused}");
+        assert!(chosen(some("redis"), None, None).is_err());
+    }
+}
