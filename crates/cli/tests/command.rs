@@ -4,6 +4,8 @@ mod service;
 
 use std::process::Output;
 
+use admittance_testkit::servers::{PostgresServer, RedisServer};
+
 use crate::service::{Service, run};
 
 fn out(output: &Output) -> String {
@@ -129,7 +131,7 @@ fn validate_prints_the_resolved_form_and_does_not_serve() {
     assert_eq!(output.status.code(), Some(0));
     let first = "limiters:\n  \"api\": # limit shown: 5\n    strategy: gcra\n    limit: 5\n    \
                  period: 3600000ms\n    burst: 5\n    maxKeys: 1000000\n    onFull: evict\n    \
-                 fail: closed\n";
+                 fail: closed\n    waitReplicas: 0\n    storeDeadline: 20ms\n    durable: true\n";
     assert!(out(&output).starts_with(first), "{}", out(&output));
 }
 
@@ -149,4 +151,82 @@ fn a_port_that_is_taken_is_said() {
     assert_eq!(output.status.code(), Some(2));
     let said = format!("cannot listen on 127.0.0.1:{port}: Address already in use");
     assert!(err(&output).starts_with(&said), "{}", err(&output));
+}
+
+#[test]
+fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
+    for (args, said) in [
+        (&["--store", "redis://h", "--postgres-url", "postgres://h"][..], "two stores are given"),
+        (&["--store", "memory", "--redis", "redis://:secret@h"], "two stores are given"),
+        (&["--store", "mysql://ann:secret@h"], "--store is none that this version knows"),
+        (&["--store", "redis"], "--store redis needs the rest of its URL"),
+        (&["--store", "redis://:secret@h:99999"], "the store's URL has a port"),
+        (&["--store", "redis://h", "--postgres-prefix", "p"], "the prefix is for another store"),
+        (&["--store", "redis://h", "--store-prefix", "{p}"], "prefix must not have a brace"),
+        (&["--store", "postgres://ann:secret@h", "--postgres-table", "Bad Name"], "a table name"),
+        (&["--store-deadline", "6s"], "--store-deadline: \"6s\" is not between 1ms and 5s"),
+        (&["--store", "redis://h", "--key-secret-file", "/nowhere"], "/nowhere: cannot be read"),
+        (&["--fail", "local"], "built-in policies:"),
+    ] {
+        let output = run(&[&["serve", "--port", "0"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", out(&output));
+        assert!(err(&output).contains(said), "{args:?}: {}", err(&output));
+        assert!(!err(&output).contains("secret"), "{}", err(&output));
+    }
+    let output = run(&["serve", "--fail", "local", "--validate"]);
+    assert!(err(&output).contains("missing; fail: local needs it, e.g. share: 0.5"));
+    for (args, said) in [
+        (&["migrate"][..], "--store postgres://… says which database"),
+        (&["migrate", "--store", "redis://:secret@h"], "redis://h has nothing to install"),
+        (&["migrate", "--store", "postgres://h", "--postgres-table", "A"], "a table name"),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(err(&output).contains(said), "{args:?}: {}", err(&output));
+    }
+}
+
+#[test]
+fn migrate_installs_once_and_a_service_finds_it() {
+    let postgres = PostgresServer::start().expect("postgres");
+    let url = postgres.url();
+    let migrate = || run(&["migrate", "--store", &url, "--postgres-table", "limits"]);
+    let (first, again) = (migrate(), migrate());
+    assert_eq!(first.status.code(), Some(0), "{}", err(&first));
+    let version = field_after(&out(&first), " is at version ");
+    assert!(out(&first).ends_with(&format!("{version}, {version} steps ran now\n")));
+    assert!(out(&again).ends_with(&format!("{version}, 0 steps ran now\n")), "{}", out(&again));
+    let args = ["--store", &url, "--postgres-table", "limits", "--store-deadline", "5s"];
+    let service = Service::start(&args);
+    let target = service.address.as_str();
+    for left in [4, 3] {
+        let output = run(&["check", "api", "u", "--target", target, "--json"]);
+        assert_eq!(field(&out(&output), "remaining"), left);
+    }
+}
+
+/// The digits after some text.
+fn field_after(text: &str, before: &str) -> String {
+    let after = text.split(before).nth(1).unwrap_or_else(|| panic!("{before:?} in {text:?}"));
+    after.chars().take_while(char::is_ascii_digit).collect()
+}
+
+#[test]
+fn with_a_secret_no_key_is_in_the_store() {
+    let redis = RedisServer::start().expect("redis-server");
+    let path = std::env::temp_dir().join(format!("admittance-secret-{}", std::process::id()));
+    std::fs::write(&path, "0123456789012345678901234567890\n").expect("written");
+    let file = path.to_str().expect("text");
+    let url = redis.url();
+    let args = ["--store", &url, "--key-secret-file", file, "--store-deadline", "5s"];
+    let output = run(&[&["serve", "--port", "0"], &args[..]].concat());
+    assert!(err(&output).starts_with("the key secret has 31 bytes"), "{}", err(&output));
+    std::fs::write(&path, "01234567890123456789012345678901\n").expect("written");
+    let service = Service::start(&args);
+    let output = run(&["check", "api", "ann@example", "--target", &service.address, "--json"]);
+    assert_eq!(field(&out(&output), "remaining"), 4);
+    let keys = redis.command(&["KEYS", "*api*"]).expect("an answer");
+    assert_eq!(keys.array().len(), 1, "{keys:?}");
+    assert!(!format!("{keys:?}").contains("example"), "{keys:?}");
+    std::fs::remove_file(&path).expect("removed");
 }

@@ -104,8 +104,8 @@ async fn load(service: Arc<Service>, seed: u64) -> (u64, u64) {
     (by_store, admitted)
 }
 
-/// What core decides for the same asks at the same instants. Within one instant of one key the order
-/// is not written down; what remains shows it, since each admission leaves less.
+/// What core decides for the same asks at the same instants. Within one instant of one key the
+/// order is not written down; what remains shows it, since each admission leaves less.
 fn replay(log: &[Entry]) -> Result<(), String> {
     let mut keys: HashMap<(String, &[u8]), Vec<&Entry>> = HashMap::new();
     for entry in log {

@@ -114,6 +114,55 @@ async fn redis_that_is_stopped() {
     assert!(rig.check("closed").await.1 <= 2);
 }
 
+/// The deadline that policies have if nobody says otherwise. How long decisions took is printed; a
+/// test that judged it would judge the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_stopped_under_traffic_costs_each_decision_at_most_its_deadline() {
+    let redis = RedisServer::start().expect("redis-server");
+    let store = RedisStore::builder(&redis.url()).build().expect("a good URL");
+    let text = "limiters: { p: { strategy: gcra, limit: 1000000, period: 1s } }";
+    let config = Config::parse("test", text, Fail::Open).expect("valid policies");
+    let service = Service::on_store(&config, &AnyStore::new(store), &GuardSettings::default());
+    let service = Arc::new(service.expect("exact"));
+    let guard = Arc::clone(service.guards().next().expect("one deadline"));
+    guard.try_store(admittance::Span::from_secs(20)).await.expect("the store serves");
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..32 {
+        let (service, guard) = (Arc::clone(&service), Arc::clone(&guard));
+        callers.spawn(async move {
+            let mut took = Vec::new();
+            while guard.outage().is_none() {
+                let began = std::time::Instant::now();
+                let decided = service.check("p", "ann", Cost::ONE).await.expect("a decision");
+                took.push((began.elapsed(), decided.source));
+            }
+            took
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    redis.pause().expect("runs");
+    let mut took: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
+    let counters = guard.counters();
+    // Each of the 32 can have one ask on its way when the store stops, and none afterwards.
+    let unanswered = took.iter().filter(|(_, source)| *source == Source::FailMode).count();
+    assert!((8..=64).contains(&unanswered), "{unanswered}, {counters:?}");
+    for _ in 0..1_000 {
+        let decided = service.check("p", "ann", Cost::ONE).await.expect("a decision");
+        assert_eq!(decided.source, Source::FailMode);
+    }
+    assert_eq!(guard.counters().asked, counters.asked, "nothing reached the store any more");
+    took.sort();
+    let at = |permille: usize| took[(took.len() - 1) * permille / 1_000].0;
+    println!(
+        "{} decisions until it opened: {unanswered} by fail mode, p50 {:?}, p99.9 {:?}, most \
+              {:?}",
+        took.len(),
+        at(500),
+        at(999),
+        at(1_000)
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_that_ends_and_starts_again_has_forgotten() {
     let redis = RedisServer::start().expect("redis-server");
@@ -253,7 +302,7 @@ async fn a_store_that_is_away_at_the_start_is_found_when_it_comes() {
     let json = String::from_utf8(check().stdout).expect("text");
     assert!(json.starts_with("{\"allowed\":true,\"limit\":5,\"remaining\":4,"), "{json}");
     service.signal("TERM");
-    let (code, _, complaints) = service.wait();
+    let (code, complaints) = service.wait();
     assert_eq!(code, Some(0));
     let said = "; policies answer by their fail mode until it serves\n";
     assert!(complaints.contains(said), "{complaints}");

@@ -4,8 +4,8 @@
 //! instead, which whoever reads the store cannot turn back and cannot test guesses against.
 //!
 //! # Guarantee
-//! - The code is HMAC-SHA-256 of the key under the secret, of which 128 bits are kept: two of n keys
-//!   share a limit with a chance of about n²/2^129.
+//! - The code is HMAC-SHA-256 of the key under the secret, of which 128 bits are kept: two of n
+//!   keys share a limit with a chance of about n²/2^129.
 //! - Every instance with the same secret counts the same keys. Another secret counts anew.
 //! - Nothing shows the secret, and it has at least 32 bytes.
 //!

@@ -355,9 +355,9 @@ const MISTAKES: &[(&str, &str)] = &[
         "2:66: .share: \"0\" is not a share; write one above 0, at most 1",
     ),
     (
-        "{ strategy: gcra, limit: 1000000007, period: 1s, burst: 9e6, fail: local, share: 0.777777 }",
+        "{ strategy: gcra, limit: 1000000007, period: 1s, burst: 9e6, fail: local, share: 0.7777 }",
         "2:87: .share: share cannot be kept exact: as a reduced fraction its denominator is above \
-             1286744037; use fewer decimal places",
+             1286871437; use fewer decimal places",
     ),
     (
         "{ strategy: gcra, limit: 5, period: 1s, hashTag: \"{a}\" }",

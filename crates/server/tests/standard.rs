@@ -2,8 +2,6 @@
 
 mod live;
 
-use std::time::{Duration, Instant};
-
 use admittance_server::Drained;
 use tokio_stream::StreamExt;
 use tonic::Code;
@@ -42,14 +40,13 @@ async fn a_watcher_is_told_of_the_drain_and_does_not_hold_it_up() {
     let first = unknown.message().await.expect("no error").expect("a message");
     assert_eq!(first.status(), ServingStatus::ServiceUnknown);
 
-    let began = Instant::now();
     let done = live.stop();
     let second = known.message().await.expect("no error").expect("a message");
     assert_eq!(second.status(), ServingStatus::NotServing);
     assert!(known.message().await.expect("no error").is_none(), "the stream ends");
     assert!(unknown.message().await.expect("no error").is_none(), "the stream ends");
+    // Whole: its time was not over when everything had been answered.
     assert_eq!(done.await.expect("no panic").expect("no error"), Drained::Whole);
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
 const SERVED: [&str; 4] = [

@@ -3,7 +3,6 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 pub(crate) struct Service {
     child: Child,
@@ -43,14 +42,13 @@ impl Service {
         assert!(sent.expect("kill runs").success());
     }
 
-    /// Waits for the end; gives the exit code, how long it took, and what was complained about.
-    pub(crate) fn wait(mut self) -> (Option<i32>, Duration, String) {
-        let began = Instant::now();
+    /// Waits for the end; gives the exit code and what was complained about.
+    pub(crate) fn wait(mut self) -> (Option<i32>, String) {
         let status = self.child.wait().expect("it ends");
         let mut complaints = String::new();
         let stderr = self.child.stderr.as_mut().expect("piped");
         stderr.read_to_string(&mut complaints).expect("text");
-        (status.code(), began.elapsed(), complaints)
+        (status.code(), complaints)
     }
 }
 
