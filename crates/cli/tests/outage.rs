@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use admittance::{BreakerState, Cost, GuardSettings, Guarded, Source, StoreError};
 use admittance_postgres::PostgresStore;
-use admittance_redis::RedisStore;
+use admittance_redis::{PolicyOptions, RedisStore};
 use admittance_server::{AnyStore, Config, Fail, Service};
-use admittance_testkit::servers::{PostgresServer, Proxy, RedisSentinel, RedisServer};
+use admittance_testkit::servers::{
+    PostgresServer, Proxy, RedisCluster, RedisSentinel, RedisServer,
+};
 
 use crate::service::{Service as Process, run};
 
@@ -245,6 +247,41 @@ async fn a_sentinels_primary_that_dies_is_replaced_without_a_restart() {
     assert_eq!(rig.check("closed").await.2, Source::FailMode);
     rig.until_closed().await;
     assert_eq!(rig.check("closed").await.2, Source::Store);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clusters_node_that_dies_is_replaced_without_a_restart() {
+    let cluster = RedisCluster::start().expect("redis-server");
+    let hosts: Vec<String> =
+        cluster.urls().iter().map(|url| url.trim_start_matches("redis://").to_owned()).collect();
+    let rig = Rig::redis(&format!("redis+cluster://{}", hosts.join(",")));
+    rig.serves().await;
+    assert_eq!(rig.check("closed").await.2, Source::Store);
+    let slot = cluster.slot_of("ann").expect("a slot");
+    let primary = cluster.primary_of(slot).expect("a primary");
+    cluster.node(primary).kill();
+    rig.until_open().await;
+    assert_eq!(rig.check("closed").await.2, Source::FailMode);
+    // Other nodes answer probes meanwhile, so the breaker may close and open again before.
+    while rig.check("closed").await.2 == Source::FailMode {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_do_not_confirm_are_no_outage_and_the_mode_answers() {
+    let redis = RedisServer::start().expect("redis-server");
+    let options = PolicyOptions { hash_tag: None, wait_replicas: 1 };
+    let store = RedisStore::builder(&redis.url()).policy("closed", options).build();
+    let rig = Rig::on(AnyStore::new(store.expect("a good URL")));
+    rig.serves().await;
+    for _ in 0..5 {
+        assert_eq!(rig.check("closed").await, (false, 0, Source::FailMode));
+        assert_eq!(rig.check("local").await.2, Source::Store, "others wait for no replica");
+    }
+    // They were charged all the same; a denial charges nothing that could be lost.
+    assert_eq!(rig.check("closed").await, (false, 0, Source::Store));
+    assert_eq!(rig.guard.counters().opened, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

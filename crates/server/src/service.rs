@@ -68,6 +68,7 @@ pub struct Policy {
 }
 
 /// Where a policy's keys live.
+#[expect(clippy::large_enum_variant, reason = "a box would cost every check here a line")]
 enum Where {
     /// In this process, which always answers.
     Here {
