@@ -47,6 +47,8 @@ mod groups;
 mod races;
 mod run;
 mod samples;
+#[cfg(feature = "servers")]
+pub mod servers;
 mod timeline;
 mod trial;
 mod violation;
