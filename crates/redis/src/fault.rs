@@ -1,0 +1,77 @@
+//! What a server's error means for the ask that met it.
+//!
+//! # Guarantee
+//! An error after which an ask may have been charged is [`StoreError::Lost`], and is never sent
+//! again. What says that nothing was charged says so because the server refused before running the
+//! script, or the script stopped at its first write.
+//!
+//! # Proven by
+//! The tests below, and `tests/failures.rs`.
+
+use admittance::StoreError;
+use redis::{RedisError, ServerError};
+
+/// What to do about an error reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The server does not know the script: send its text.
+    NoScript,
+    /// The slot lives elsewhere: send it there, and learn where the slots are.
+    Moved { to: String },
+    /// The key lives elsewhere by now: ask there, this once.
+    Ask { to: String },
+    /// The server does not serve now, perhaps because it is not the primary any more.
+    Elsewhere,
+    /// The server does not serve now.
+    Busy,
+    /// It stays so until somebody changes something.
+    Refused { detail: String },
+}
+
+impl Fault {
+    pub(crate) fn of(error: &ServerError) -> Self {
+        let detail = error.details().unwrap_or_default();
+        match error.code() {
+            "NOSCRIPT" => Self::NoScript,
+            "MOVED" => target(detail).map_or(Self::Elsewhere, |to| Self::Moved { to }),
+            "ASK" => target(detail).map_or(Self::Elsewhere, |to| Self::Ask { to }),
+            "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" => Self::Elsewhere,
+            "LOADING" | "TRYAGAIN" | "OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" => Self::Busy,
+            // Before version 7 an error of a script's command is wrapped in one of the script.
+            "ERR" if detail.contains("-READONLY ") => Self::Elsewhere,
+            "ERR" if ["-OOM ", "-MISCONF ", "-NOREPLICAS "].iter().any(|c| detail.contains(c)) => {
+                Self::Busy
+            }
+            code => Self::Refused { detail: format!("{code} {detail}") },
+        }
+    }
+
+    pub(crate) fn error(&self) -> StoreError {
+        match self {
+            Self::Refused { detail } => StoreError::Refused { detail: detail.as_str().into() },
+            _ => StoreError::Unavailable,
+        }
+    }
+}
+
+/// The address in the detail of a redirection, which is a slot and an address.
+fn target(detail: &str) -> Option<String> {
+    detail.split_ascii_whitespace().nth(1).map(str::to_owned)
+}
+
+/// Why no connection could be made: what an operator must change, or the server is not there.
+pub(crate) fn unconnected(error: &RedisError) -> StoreError {
+    use std::io::ErrorKind as Io;
+    let code = error.code().unwrap_or_default();
+    let is_refusal = error.kind() == redis::ErrorKind::AuthenticationFailed
+        || ["NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "ERR"].contains(&code);
+    // A certificate that is not trusted is bad data to the one who reads it.
+    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    let is_tls = io.is_some_and(|io: &std::io::Error| {
+        matches!(io.kind(), Io::InvalidData | Io::InvalidInput)
+    });
+    if is_refusal || is_tls {
+        return StoreError::Refused { detail: error.to_string().into() };
+    }
+    StoreError::Unavailable
+}

@@ -1,0 +1,63 @@
+//! The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
+//!
+//! Every ask is one script, run by the server in one step and by the server's own clock. Asks that
+//! are made at the same time travel together; one alone waits for nobody.
+//!
+//! # Guarantee
+//! - Decisions are those of `admittance-core`, in every field: the scripts compute with whole
+//!   numbers below 2^53, where a server's doubles are exact.
+//! - One round trip per ask, and one more after the server has forgotten the scripts.
+//! - State goes by itself when it is idle, and never earlier.
+//! - What may have been charged is never sent again: [`StoreError::Lost`](admittance::StoreError).
+//! - A store whose servers are not there answers so, and serves when they are.
+//!
+//! What it does not promise: an acknowledged charge can be lost with the server that acknowledged
+//! it, unless the policy waits for the replicas ([`PolicyOptions::wait_replicas`]), and comes back
+//! as an admission.
+//!
+//! # Proven by
+//! `tests/`: `conformance.rs` and `equality.rs` on real servers, `mutants.rs` with scripts that are
+//! nearly right, `failures.rs` with servers that stop, restart, forget and fail over.
+//!
+//! # Example
+//! ```no_run
+//! use admittance::{Action, Builtin, Cost, Gcra, Op, Span, Store, Tat};
+//! use admittance_redis::RedisStore;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::builder("redis://127.0.0.1:6379").prefix("shop").build()?;
+//! let gcra = Gcra { limit: 100, period: Span::from_secs(60), burst: 20 };
+//! let strategy = Builtin::from(Tat::gcra(gcra)?);
+//! let action = Action::Check(Cost::ONE);
+//! let op = Op { policy: "login", strategy: &strategy, key: b"ann", action };
+//! let applied = store.apply(op).await?;
+//! assert!(applied.decision().is_some_and(|decision| decision.is_admit()));
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod ask;
+mod builder;
+mod carry;
+mod cluster;
+mod fault;
+mod keep;
+mod names;
+mod scripts;
+mod server;
+mod store;
+mod url;
+
+pub use builder::{BuildError, Builder, PolicyOptions};
+pub use store::RedisStore;
+pub use url::UrlError;
+
+/// Every script's name and SHA-1, for the test that pins them.
+#[doc(hidden)]
+#[must_use]
+pub fn script_hashes() -> Vec<(&'static str, String)> {
+    let bodies = scripts::Scripts::edited(&[]);
+    let every = scripts::Script::every().into_iter();
+    every.map(|script| (script.name(), bodies.body(script).hash.clone())).collect()
+}

@@ -1,0 +1,179 @@
+//! The scripts, put together from their parts.
+//!
+//! A script is one text that the server keeps under its SHA-1. Each is made of the parts it needs
+//! and no more, since every local function of it is made anew at each call.
+//!
+//! # Guarantee
+//! What is sent is what is in `scripts/`: a change of any script changes its hash, and the hashes
+//! are pinned.
+//!
+//! # Proven by
+//! `tests/scripts.rs::no_script_changes_by_accident`.
+
+use std::sync::Arc;
+
+use admittance::Builtin;
+
+/// Which strategies a script knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Family {
+    Tat,
+    Window,
+    Sliding,
+    Log,
+}
+
+impl Family {
+    const ALL: [Self; 4] = [Self::Tat, Self::Window, Self::Sliding, Self::Log];
+
+    pub(crate) const fn of(strategy: &Builtin) -> Option<Self> {
+        Some(match strategy {
+            Builtin::Tat(_) => Self::Tat,
+            Builtin::Window(_) => Self::Window,
+            Builtin::SlidingWindow(_) => Self::Sliding,
+            Builtin::SlidingLog(_) => Self::Log,
+            _ => return None,
+        })
+    }
+
+    /// The number that scripts of several limits know it by.
+    pub(crate) const fn number(self) -> i64 {
+        self as i64 + 1
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Tat => include_str!("../scripts/tat.lua"),
+            Self::Window => include_str!("../scripts/window.lua"),
+            Self::Sliding => include_str!("../scripts/sliding.lua"),
+            Self::Log => include_str!("../scripts/log.lua"),
+        }
+    }
+
+    /// The parts for charging, and those for looking only.
+    fn parts(self) -> (&'static str, &'static str) {
+        self.text().split_once("-- look\n").unwrap_or((self.text(), ""))
+    }
+}
+
+/// What a script does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Script {
+    Check(Family),
+    Peek(Family),
+    Forecast(Family),
+    Reset,
+    All,
+    Any,
+    Load,
+    Swap,
+}
+
+impl Script {
+    /// Every script, in the order of [`place`](Self::place).
+    pub(crate) fn every() -> Vec<Self> {
+        let families = Family::ALL.iter();
+        let each = families.flat_map(|&f| [Self::Check(f), Self::Peek(f), Self::Forecast(f)]);
+        each.chain([Self::Reset, Self::All, Self::Any, Self::Load, Self::Swap]).collect()
+    }
+
+    const fn place(self) -> usize {
+        match self {
+            Self::Check(family) => 3 * family as usize,
+            Self::Peek(family) => 3 * family as usize + 1,
+            Self::Forecast(family) => 3 * family as usize + 2,
+            Self::Reset => 12,
+            Self::All => 13,
+            Self::Any => 14,
+            Self::Load => 15,
+            Self::Swap => 16,
+        }
+    }
+
+    /// Its name in messages and tests.
+    pub(crate) const fn name(self) -> &'static str {
+        const NAMES: [&str; 17] = [
+            "check tat",
+            "peek tat",
+            "forecast tat",
+            "check window",
+            "peek window",
+            "forecast window",
+            "check sliding",
+            "peek sliding",
+            "forecast sliding",
+            "check log",
+            "peek log",
+            "forecast log",
+            "reset",
+            "all",
+            "any",
+            "load",
+            "swap",
+        ];
+        NAMES[self.place()]
+    }
+
+    fn text(self) -> String {
+        let one = |family: Family, with_looks: bool, main: &str| {
+            let (charge, look) = family.parts();
+            [PRELUDE, MULDIV, charge, if with_looks { look } else { "" }, main].concat()
+        };
+        match self {
+            Self::Check(family) => one(family, false, include_str!("../scripts/check.lua")),
+            Self::Peek(family) => one(family, true, include_str!("../scripts/peek.lua")),
+            Self::Forecast(family) => one(family, true, include_str!("../scripts/forecast.lua")),
+            Self::Reset => [PRELUDE, include_str!("../scripts/reset.lua")].concat(),
+            Self::All => several(include_str!("../scripts/all.lua")),
+            Self::Any => several(include_str!("../scripts/any.lua")),
+            Self::Load => [PRELUDE, include_str!("../scripts/load.lua")].concat(),
+            Self::Swap => [PRELUDE, include_str!("../scripts/swap.lua")].concat(),
+        }
+    }
+}
+
+/// A script that knows every family, each as a function that makes its functions.
+fn several(main: &str) -> String {
+    let mut text = [PRELUDE, MULDIV, "local FAMILIES = {\n"].concat();
+    for family in Family::ALL {
+        let (charge, look) = family.parts();
+        text.extend(["function()\n", charge, look, EXPORTS, "end,\n"]);
+    }
+    text.extend(["}\n", include_str!("../scripts/family.lua"), main]);
+    text
+}
+
+/// Every script with its hash.
+#[derive(Clone, Debug)]
+pub(crate) struct Scripts(Arc<[Body]>);
+
+/// One script's text and its SHA-1.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) text: String,
+    pub(crate) hash: String,
+}
+
+impl Scripts {
+    /// The scripts, with a text replaced in all of them, for tests that a change is noticed.
+    pub(crate) fn edited(edits: &[(String, String)]) -> Self {
+        let edit = |text: String| {
+            edits.iter().fold(text, |text, (from, to)| text.replace(from.as_str(), to))
+        };
+        let body = |script: Script| {
+            let text = edit(script.text());
+            let hash = redis::Script::new(&text).get_hash().to_owned();
+            Body { text, hash }
+        };
+        Self(Script::every().into_iter().map(body).collect())
+    }
+
+    pub(crate) fn body(&self, script: Script) -> &Body {
+        &self.0[script.place()]
+    }
+}
+
+const PRELUDE: &str = include_str!("../scripts/prelude.lua");
+const MULDIV: &str = include_str!("../scripts/muldiv.lua");
+const EXPORTS: &str = "return { parse = parse, read = read, ask = ask, write = write, \
+                       peek = peek }\n";

@@ -1,0 +1,307 @@
+//! The store.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use admittance::store::lanes::{Lanes, Size};
+use admittance::{
+    Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Cell, Cells, Combine, Decision,
+    Forecast, Group, Limit, Loaded, Many, Merged, Micros, Op, Several, Store, StoreError, Swap,
+    Swapped,
+};
+
+use crate::ask::{Arg, Ask, Item, Params, Told, UNREADABLE, What, decision, instant};
+use crate::builder::{Builder, PolicyOptions};
+use crate::carry::Carrier;
+use crate::names::{name, slot};
+use crate::scripts::Script;
+
+/// The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
+///
+/// Built with [`RedisStore::builder`]; its clones are the same store.
+#[derive(Clone)]
+pub struct RedisStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    lanes: Lanes<Carrier>,
+    carrier: Arc<Carrier>,
+    prefix: String,
+    policies: HashMap<String, PolicyOptions>,
+    clock: Clock,
+}
+
+/// The server's clock, or the one that a test sets.
+pub(crate) struct Clock(AtomicU64);
+
+impl Clock {
+    pub(crate) const REAL: Self = Self(AtomicU64::new(u64::MAX));
+
+    pub(crate) fn manual(now: Micros) -> Self {
+        Self(AtomicU64::new(now.epoch_us()))
+    }
+
+    fn now(&self) -> Option<Micros> {
+        Micros::from_epoch_us(self.0.load(Ordering::Acquire))
+    }
+}
+
+impl RedisStore {
+    /// Starts from a URL: `redis://host`, `rediss://user:password@host:port/db`,
+    /// `redis+cluster://host,host`, `redis+sentinel://host,host/name`, or the same with `valkey`.
+    #[must_use]
+    pub fn builder(url: &str) -> Builder {
+        Builder::new(url)
+    }
+
+    pub(crate) fn start(
+        carrier: Carrier,
+        size: Size,
+        prefix: String,
+        policies: HashMap<String, PolicyOptions>,
+        clock: Clock,
+    ) -> Self {
+        let carrier = Arc::new(carrier);
+        let lanes = Lanes::start(size, Arc::clone(&carrier));
+        Self { shared: Arc::new(Shared { lanes, carrier, prefix, policies, clock }) }
+    }
+
+    /// Sets the clock of a store that was built with one.
+    #[doc(hidden)]
+    pub fn set_now(&self, now: Micros) {
+        self.shared.clock.0.store(now.epoch_us(), Ordering::Release);
+    }
+
+    /// Runs ops one after another, each at its own instant, in one round trip.
+    ///
+    /// # Errors
+    /// The first that failed.
+    #[doc(hidden)]
+    pub async fn replay(&self, steps: &[(Micros, Op<'_>)]) -> Result<Vec<Applied>, StoreError> {
+        let mut asks = Vec::with_capacity(steps.len());
+        for (at, op) in steps {
+            asks.push(Ask { now: Some(*at), ..self.asked(op)? });
+        }
+        let told = self.shared.carrier.carry_in_order(asks).await;
+        told.into_iter().zip(steps).map(|(told, (_, op))| applied(op, &told?)).collect()
+    }
+
+    /// The name that a key has in the server.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn stored_name(&self, policy: &str, strategy: &Builtin, key: &[u8]) -> Vec<u8> {
+        self.name(policy, &strategy.shape().to_string(), key)
+    }
+
+    fn name(&self, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
+        let tag = self.options(policy).and_then(|options| options.hash_tag.as_deref());
+        name(&self.shared.prefix, tag, policy, shape, key)
+    }
+
+    fn options(&self, policy: &str) -> Option<&PolicyOptions> {
+        self.shared.policies.get(policy)
+    }
+
+    fn replicas(&self, policy: &str) -> u32 {
+        self.options(policy).map_or(0, |options| options.wait_replicas)
+    }
+
+    fn ask_of(&self, policy: &str, what: What) -> Ask {
+        Ask { what, now: self.shared.clock.now(), replicas: self.replicas(policy) }
+    }
+
+    fn asked(&self, op: &Op<'_>) -> Result<Ask, StoreError> {
+        let (family, params) = Params::of(op.strategy)?;
+        let (script, params, cost) = match op.action {
+            Action::Check(cost) => (Script::Check(family), params, cost.units()),
+            Action::Peek => (Script::Peek(family), params, 1),
+            Action::Forecast(cost) => (Script::Forecast(family), params, cost.units()),
+            Action::Reset => (Script::Reset, Params::NONE, 0),
+            _ => return Err(refused("this version of the Redis store does not know the action")),
+        };
+        let item = Item { name: self.stored_name(op.policy, op.strategy, op.key), cost };
+        Ok(self.ask_of(op.policy, What::Keys { script, params, items: vec![item] }))
+    }
+
+    /// A script of its own; all its keys must share a slot of a cluster.
+    async fn whole(
+        &self,
+        script: Script,
+        keys: Vec<Vec<u8>>,
+        args: Vec<Arg>,
+        replicas: u32,
+    ) -> Result<Told, StoreError> {
+        let what = What::Whole { script, keys, args };
+        let ask = Ask { what, now: self.shared.clock.now(), replicas };
+        let told = self.shared.lanes.ask(ask).await?;
+        told.into_iter().next().ok_or(StoreError::Unreadable)
+    }
+
+    /// The limits' names, if they can be decided in one step.
+    fn names(&self, combine: Combine, limits: &[Limit<'_>]) -> Result<Vec<Vec<u8>>, StoreError> {
+        let name = |limit: &Limit<'_>| self.stored_name(limit.policy, limit.strategy, limit.key);
+        let names: Vec<Vec<u8>> = limits.iter().map(name).collect();
+        if self.shared.carrier.is_cluster() {
+            let mut slots = names.iter().map(|name| slot(name));
+            let first = slots.next();
+            if slots.any(|slot| Some(slot) != first) {
+                return Err(StoreError::AcrossSlots);
+            }
+        }
+        let is_twice = |names: &[Vec<u8>]| {
+            let mut seen = HashSet::with_capacity(names.len());
+            names.iter().any(|name| !seen.insert(name))
+        };
+        if combine == Combine::All && is_twice(&names) {
+            return Err(refused("a policy is twice in one group, with two different limits"));
+        }
+        Ok(names)
+    }
+}
+
+impl Store for RedisStore {
+    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
+        let ask = self.asked(&op)?;
+        applied(&op, &self.shared.lanes.ask(ask).await?)
+    }
+
+    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
+        many.checked()?;
+        let (family, params) = Params::of(many.strategy)?;
+        let (shape, cost) = (many.strategy.shape().to_string(), many.cost.units());
+        let item = |key: &&[u8]| Item { name: self.name(many.policy, &shape, key), cost };
+        let items: Vec<Item> = many.keys.iter().map(item).collect();
+        if items.is_empty() {
+            let at = self.whole(Script::Reset, Vec::new(), Vec::new(), 0).await?.at();
+            return Ok(AppliedMany { decisions: Vec::new(), at });
+        }
+        let what = What::Keys { script: Script::Check(family), params, items };
+        let told = self.shared.lanes.ask(self.ask_of(many.policy, what)).await?;
+        let (mut decisions, mut at) = (Vec::with_capacity(many.keys.len()), Micros::ZERO);
+        for told in &told {
+            at = at.max(told.at());
+            decide_each(many.strategy.limit(), told, &mut decisions)?;
+        }
+        Ok(AppliedMany { decisions, at })
+    }
+
+    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
+        let merged = Merged::of(&group)?;
+        let names = self.names(group.combine, &merged.limits)?;
+        let mut args = Vec::with_capacity(names.len() * 8);
+        for limit in &merged.limits {
+            let (family, params) = Params::of(limit.strategy)?;
+            let numbers = [family.number(), limit.cost.units().cast_signed()];
+            let numbers = numbers.iter().chain(params.numbers());
+            args.extend(numbers.map(|&number| Arg::Number(number)));
+        }
+        let replicas = merged.limits.iter().map(|limit| self.replicas(limit.policy)).max();
+        let script = match group.combine {
+            Combine::All => Script::All,
+            Combine::Any => Script::Any,
+            _ => return Err(refused("this version of the Redis store cannot combine so")),
+        };
+        let told = self.whole(script, names, args, replicas.unwrap_or(0)).await?;
+        let Told::Numbers { at, numbers } = told else { return Err(StoreError::Unreadable) };
+        if numbers == [UNREADABLE] {
+            return Err(StoreError::Unreadable);
+        }
+        let numbers = numbers.chunks(3).zip(&merged.limits);
+        let each = numbers.map(|(numbers, limit)| decision(limit.strategy.limit(), numbers));
+        let each: Vec<Decision> = each.collect::<Result<_, _>>()?;
+        let several = match group.combine {
+            Combine::All => Several::of_all(each),
+            _ => match each.iter().position(Decision::is_admit) {
+                Some(first) => Several { decision: each[first], binding: Some(first), each },
+                None => Several::denied_by_every(each),
+            },
+        };
+        Ok(AppliedSeveral { several: merged.spread(several), at })
+    }
+}
+
+impl Cells for RedisStore {
+    async fn load(&self, cell: Cell<'_>) -> Result<Loaded, StoreError> {
+        let told = self.whole(Script::Load, vec![self.cell(cell)], Vec::new(), 0).await?;
+        match loaded(told)? {
+            (LOADED_NOTHING | LOADED, loaded) => Ok(loaded),
+            _ => Err(StoreError::Unreadable),
+        }
+    }
+
+    async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
+        let given = |bytes: Option<&[u8]>| {
+            [Arg::Number(bytes.is_some().into()), Arg::Bytes(bytes.unwrap_or_default().to_vec())]
+        };
+        let mut args = Vec::with_capacity(5);
+        args.extend(given(swap.expected));
+        args.extend(given(swap.new));
+        // An expiry of 0 is not one to the server.
+        args.push(Arg::Number(swap.idle_at.epoch_ms_ceil().max(1).cast_signed()));
+        let replicas = self.replicas(cell.policy);
+        let told = self.whole(Script::Swap, vec![self.cell(cell)], args, replicas).await?;
+        match loaded(told)? {
+            (SWAPPED, _) => Ok(Swapped::Done),
+            (LOADED_NOTHING | LOADED, loaded) => Ok(Swapped::Conflict(loaded)),
+            _ => Err(StoreError::Unreadable),
+        }
+    }
+}
+
+impl RedisStore {
+    fn cell(&self, cell: Cell<'_>) -> Vec<u8> {
+        // No built-in strategy's shape begins so: they do not meet.
+        self.name(cell.policy, &["=", cell.shape].concat(), cell.key)
+    }
+}
+
+fn loaded(told: Told) -> Result<(i64, Loaded), StoreError> {
+    match told {
+        Told::Cell { at, code, bytes } => Ok((code, Loaded { bytes, at })),
+        Told::Numbers { .. } => Err(StoreError::Unreadable),
+    }
+}
+
+fn decide_each(limit: u64, told: &Told, into: &mut Vec<Decision>) -> Result<(), StoreError> {
+    let Told::Numbers { numbers, .. } = told else { return Err(StoreError::Unreadable) };
+    for numbers in numbers.chunks(3) {
+        into.push(decision(limit, numbers)?);
+    }
+    Ok(())
+}
+
+/// The answer to an op of one key.
+fn applied(op: &Op<'_>, told: &[Told]) -> Result<Applied, StoreError> {
+    let [Told::Numbers { at, numbers }] = told else { return Err(StoreError::Unreadable) };
+    let answer = match (op.action, numbers.as_slice()) {
+        (Action::Reset, [found]) => Answer::Reset(*found > 0),
+        (Action::Forecast(_), [UNREADABLE, ..]) => return Err(StoreError::Unreadable),
+        (Action::Forecast(_), &[spendable, soon, full]) => Answer::Forecast(Forecast {
+            spendable_now: spendable.unsigned_abs(),
+            next_replenish_at: instant(soon),
+            full_at: instant(full),
+        }),
+        (_, numbers) => Answer::Decision(decision(op.strategy.limit(), numbers)?),
+    };
+    Ok(Applied { answer, at: *at })
+}
+
+fn refused(detail: &str) -> StoreError {
+    StoreError::Refused { detail: detail.into() }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut store = f.debug_struct("RedisStore");
+        store.field("servers", &self.shared.carrier).field("prefix", &self.shared.prefix);
+        store.finish_non_exhaustive()
+    }
+}
+
+/// What the cell scripts answer.
+const LOADED_NOTHING: i64 = 0;
+const LOADED: i64 = 1;
+const SWAPPED: i64 = 2;
