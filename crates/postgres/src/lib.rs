@@ -1,0 +1,48 @@
+//! Limits shared through Postgres: one statement per decision, decision for decision the core's.
+//!
+//! The strategies' arithmetic runs inside the database, in functions that [`migrate`] installs, by
+//! the server's clock. [`PostgresStore`] asks them over a few connections; asks that are made at
+//! the same time travel together.
+//!
+//! # Guarantee
+//! - What every [`Store`](admittance::Store) promises; one round trip per ask.
+//! - The order of the instants on a key is the order of its decisions: the clock is read once the
+//!   row is locked. No lost update, first touch included, under any default isolation.
+//! - An admission is durable when it is answered, unless its policy is
+//!   [`unlogged`](Builder::unlogged). A denial writes no new row version and does not wait for the
+//!   disk.
+//! - No index covers a column that checks change: updates are heap-only.
+//!
+//! # What a crash loses
+//! A policy's state is in a logged table by default: a crash of the server loses nothing that was
+//! answered (with the server's `fsync` and `synchronous_commit` on, as they are by default). An
+//! unlogged policy's state is emptied by a crash, and is not on replicas: every key begins anew,
+//! so at most one more burst, window or log passes per key and crash. After a failover to a replica
+//! that was not synchronous, what it had not received is missing in logged tables too.
+//!
+//! # Proven by
+//! `tests/`, over a real server: the conformance suite, equality with core, edited functions that
+//! must be noticed, races, migrations, outages, round trips counted on the wire.
+#![forbid(unsafe_code)]
+
+mod address;
+mod carry;
+mod failure;
+mod key;
+mod link;
+mod migrate;
+mod name;
+mod reaper;
+mod spec;
+mod statements;
+mod store;
+mod tls;
+
+pub use address::InvalidUrl;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use migrate::migrate_edited;
+pub use migrate::{MigrateError, Report, migrate};
+pub use name::{InvalidTableName, TableName};
+pub use reaper::Reaped;
+pub use store::{BuildError, Builder, PostgresStore};

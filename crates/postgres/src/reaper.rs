@@ -1,0 +1,112 @@
+//! Deletes rows that nobody will miss.
+//!
+//! # Guarantee
+//! - A row goes only when it has decided as none does for [`GRACE_US`], by the server's clock: a
+//!   clock that steps back by less gives no budget twice.
+//! - Checks are never waited for: a row that one holds is passed over. A statement looks at
+//!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its own.
+//!
+//! # Proven by
+//! `tests/reaper.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use admittance::{Span, StoreError};
+use tokio::time::MissedTickBehavior;
+
+use crate::carry::{Answered, numbers};
+use crate::failure;
+use crate::link::Link;
+use crate::statements::Durability;
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// How many keys were forgotten.
+    pub keys: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Reaper {
+    link: Link,
+    hook: Arc<AtomicI64>,
+    answer_within: Duration,
+}
+
+impl Reaper {
+    pub(crate) fn new(link: Link, hook: Arc<AtomicI64>, answer_within: Duration) -> Self {
+        Self { link, hook, answer_within }
+    }
+
+    /// Looks at some pages of both tables every so often, for as long as it is not stopped.
+    pub(crate) async fn run(self, every: Duration) {
+        let mut ticks = tokio::time::interval(every.max(EVERY_MIN));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pages = [0, 0];
+        loop {
+            ticks.tick().await;
+            for (page, durability) in pages.iter_mut().zip(BOTH) {
+                for _ in 0..STEPS_PER_TICK {
+                    // A server that is away is asked again at the next tick.
+                    let Ok((_, next)) = self.step(durability, *page).await else { break };
+                    *page = next;
+                    if next == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at every page once.
+    pub(crate) async fn sweep(&self) -> Result<Reaped, StoreError> {
+        self.link.tried().await;
+        let mut reaped = Reaped::default();
+        for durability in BOTH {
+            let mut page = 0;
+            loop {
+                let (keys, next) = self.step(durability, page).await?;
+                reaped.keys += keys;
+                // The same page again means that it had more.
+                if next == 0 && keys < ROWS_PER_STEP.unsigned_abs() {
+                    break;
+                }
+                page = next;
+            }
+        }
+        Ok(reaped)
+    }
+
+    /// How many rows went, and the page to go on at.
+    async fn step(&self, durability: Durability, page: i64) -> Result<(u64, i64), StoreError> {
+        let ready = self.link.ready()?;
+        let hook = Some(self.hook.load(Ordering::Relaxed)).filter(|hook| *hook >= 0);
+        let statement = &ready.statements.of(durability).reap;
+        let given: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&page, &PAGES_PER_STEP, &ROWS_PER_STEP, &GRACE_US, &hook];
+        let step = tokio::time::timeout(self.answer_within, numbers(&ready, statement, &given));
+        let Ok(answered) = step.await else {
+            ready.give_up();
+            let waited = u64::try_from(self.answer_within.as_micros()).unwrap_or(u64::MAX);
+            return Err(StoreError::Timeout { waited: Span::from_us(waited) });
+        };
+        let answered = answered.map_err(|error| failure::of_statement(&error))?;
+        match answered.first() {
+            Some(Answered::Numbers(numbers)) if numbers.len() == 2 => {
+                Ok((u64::try_from(numbers[0]).unwrap_or(0), numbers[1]))
+            }
+            _ => Err(StoreError::Unreadable),
+        }
+    }
+}
+
+const BOTH: [Durability; 2] = [Durability::Logged, Durability::Unlogged];
+/// A minute.
+const GRACE_US: i64 = 60_000_000;
+/// Half a mebibyte.
+const PAGES_PER_STEP: i64 = 64;
+const ROWS_PER_STEP: i64 = 500;
+const STEPS_PER_TICK: usize = 64;
+const EVERY_MIN: Duration = Duration::from_millis(10);

@@ -1,0 +1,51 @@
+//! A strategy as the eight numbers that the functions in the database take.
+
+use admittance::{Builtin, Cadence, Tat, Weekday, Window};
+
+use crate::key::Kind;
+
+/// Eight numbers: the kind, the limit, and what `migrations/0002_steps.sql` says for each kind.
+pub(crate) type Spec = [i64; 8];
+
+/// The kind of a strategy's state, and the strategy as numbers. `None` for a strategy that this
+/// version has no function for.
+pub(crate) fn spec(strategy: &Builtin) -> Option<(Kind, Spec)> {
+    let (kind, rest) = match strategy {
+        Builtin::Tat(tat) => (Kind::Tat, of_tat(tat)),
+        Builtin::Window(window) => (Kind::Window, of_window(window)?),
+        Builtin::SlidingWindow(sliding) => {
+            (Kind::Sliding, [number(sliding.window().us()), number(sliding.buckets()), 0, 0, 0])
+        }
+        Builtin::SlidingLog(log) => (Kind::Log, [number(log.window().us()), 0, 0, 0, 0]),
+        _ => return None,
+    };
+    let [a, b, c, d, e] = rest;
+    Some((kind, [i64::from(kind as u8), number(strategy.limit()), a, b, c, d, e, 0]))
+}
+
+fn of_tat(tat: &Tat) -> [i64; 5] {
+    let (unit, tolerance) = (tat.unit(), tat.tolerance());
+    [tat.denominator(), unit.whole, unit.fraction, tolerance.whole, tolerance.fraction].map(number)
+}
+
+fn of_window(window: &Window) -> Option<[i64; 5]> {
+    let east = |minutes: i16| i64::from(minutes) * 60_000_000;
+    Some(match window.cadence() {
+        Cadence::Fixed { period, anchor_us } => {
+            let period = number(period.us());
+            [0, period, anchor_us.rem_euclid(period.max(1)), 0, 0]
+        }
+        Cadence::Day { offset_minutes } => [1, east(offset_minutes), 0, 0, 0],
+        Cadence::Week { offset_minutes, starts_on } => {
+            let shift = (starts_on as i64 - Weekday::Thursday as i64).rem_euclid(7);
+            [2, east(offset_minutes), shift, 0, 0]
+        }
+        Cadence::Month { offset_minutes } => [3, east(offset_minutes), 0, 0, 0],
+        _ => return None,
+    })
+}
+
+/// Everything here is below 2^53.
+pub(crate) fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,71 @@
+//! The statements of one connection, prepared once.
+
+use futures_util::future::try_join_all;
+use tokio_postgres::{Client, Error, Statement};
+
+use crate::TableName;
+
+/// Where a policy's state lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Survives a crash of the server.
+    Logged = 0,
+    /// Is emptied by one, and is written without waiting for the disk.
+    Unlogged = 1,
+}
+
+/// The statements of one connection.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    of: [OfTable; 2],
+    pub(crate) several: Statement,
+}
+
+/// The statements over one kind of table.
+#[derive(Debug)]
+pub(crate) struct OfTable {
+    pub(crate) one: Statement,
+    pub(crate) batch: Statement,
+    pub(crate) reset: Statement,
+    pub(crate) load: Statement,
+    pub(crate) swap: Statement,
+    pub(crate) reap: Statement,
+}
+
+impl Statements {
+    /// Prepares all of them, on their way together.
+    pub(crate) async fn prepare(client: &Client, table: &TableName) -> Result<Self, Error> {
+        let several = format!("SELECT {table}_several($1, $2, $3, $4, $5, $6)");
+        let both = [format!("{table}_logged"), format!("{table}_unlogged")];
+        let both = both.iter().map(|table| OfTable::prepare(client, table));
+        let several = client.prepare(&several);
+        let (both, several) = tokio::try_join!(try_join_all(both), several)?;
+        let mut both = both.into_iter();
+        match (both.next(), both.next()) {
+            (Some(logged), Some(unlogged)) => Ok(Self { of: [logged, unlogged], several }),
+            _ => unreachable!("both were prepared"),
+        }
+    }
+
+    pub(crate) fn of(&self, durability: Durability) -> &OfTable {
+        &self.of[durability as usize]
+    }
+}
+
+impl OfTable {
+    async fn prepare(client: &Client, table: &str) -> Result<Self, Error> {
+        let texts = [
+            format!("SELECT {table}_one($1, $2, $3, $4, $5)"),
+            format!("SELECT {table}_batch($1, $2, $3, $4, $5, $6, $7)"),
+            format!("SELECT {table}_reset($1, $2, $3)"),
+            format!("SELECT at, held FROM {table}_load($1, $2)"),
+            format!("SELECT done, at, held FROM {table}_swap($1, $2, $3, $4, $5)"),
+            format!("SELECT {table}_reap($1, $2, $3, $4, $5)"),
+        ];
+        let [one, batch, reset, load, swap, reap] =
+            texts.each_ref().map(|text| client.prepare(text));
+        let (one, batch, reset, load, swap, reap) =
+            tokio::try_join!(one, batch, reset, load, swap, reap)?;
+        Ok(Self { one, batch, reset, load, swap, reap })
+    }
+}

@@ -1,0 +1,407 @@
+//! The store: what a policy's caller asks, as asks of the database.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use admittance::store::lanes::{Lanes, Size};
+use admittance::{
+    Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Cell, Cells, Combine, Cost,
+    Decision, Forecast, Group, Loaded, Many, Merged, Micros, Op, Outcome, Retry, Several, Span,
+    Store, StoreError, Swap, Swapped,
+};
+use tokio::sync::OnceCell;
+use tokio::task::AbortHandle;
+
+use crate::address::{Address, InvalidUrl};
+use crate::carry::{Answered, Ask, Asked, Carrier, OwnedSwap};
+use crate::key::{Kind, stored};
+use crate::link::{Link, Plan};
+use crate::reaper::{Reaped, Reaper};
+use crate::spec::{Spec, number, spec};
+use crate::statements::Durability;
+use crate::{InvalidTableName, TableName};
+
+/// State in Postgres, shared by every process that uses the same database, table name and prefix.
+///
+/// It lives within a tokio runtime, where its connections are kept up until it is dropped.
+pub struct PostgresStore {
+    lanes: Lanes<Carrier>,
+    names: Names,
+    links: Vec<Link>,
+    hook: Arc<AtomicI64>,
+    reaper: Reaper,
+    reaping: Option<AbortHandle>,
+}
+
+/// How policies are stored.
+#[derive(Debug)]
+struct Names {
+    prefix: String,
+    unlogged: HashSet<String>,
+}
+
+/// What a [`PostgresStore`] is made of.
+#[derive(Clone)]
+pub struct Builder {
+    url: String,
+    table: String,
+    prefix: String,
+    connections: usize,
+    batch_max: usize,
+    queue_max: usize,
+    unlogged: HashSet<String>,
+    reap_every: Option<Duration>,
+    migrates: bool,
+    answer_within: Duration,
+}
+
+/// Why a [`PostgresStore`] was not made. A server that is away is no reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The URL cannot be used.
+    #[error(transparent)]
+    Url(#[from] InvalidUrl),
+    /// The table's name cannot be used.
+    #[error(transparent)]
+    Table(#[from] InvalidTableName),
+}
+
+impl Builder {
+    /// What the tables and functions are called; `admittance` if nobody says otherwise.
+    #[must_use]
+    pub fn table(self, table: impl Into<String>) -> Self {
+        Self { table: table.into(), ..self }
+    }
+
+    /// Keeps this store's keys apart from those of others in the same tables.
+    #[must_use]
+    pub fn prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// How many connections there are, at least one; eight if nobody says otherwise. There is one
+    /// more for the reaper.
+    #[must_use]
+    pub fn connections(self, connections: usize) -> Self {
+        Self { connections: connections.max(1), ..self }
+    }
+
+    /// How many asks travel in one batch at most; one turns coalescing off.
+    #[must_use]
+    pub fn batch_max(self, batch_max: usize) -> Self {
+        Self { batch_max: batch_max.max(1), ..self }
+    }
+
+    /// How many asks wait for a connection at most. One more is told that the store is
+    /// unavailable.
+    #[must_use]
+    pub fn queue_max(self, queue_max: usize) -> Self {
+        Self { queue_max: queue_max.max(1), ..self }
+    }
+
+    /// Keeps a policy's state in an unlogged table: faster, and forgotten if the server crashes,
+    /// as if every key were new. Policies are durable unless this says otherwise.
+    #[must_use]
+    pub fn unlogged(mut self, policy: impl Into<String>) -> Self {
+        self.unlogged.insert(policy.into());
+        self
+    }
+
+    /// How often idle rows are looked for; never with `None`.
+    #[must_use]
+    pub fn reap_every(self, reap_every: Option<Duration>) -> Self {
+        Self { reap_every, ..self }
+    }
+
+    /// Whether tables and functions are installed when the server is first reached. On unless
+    /// said otherwise; without, somebody runs [`migrate`](crate::migrate) before.
+    #[must_use]
+    pub fn migrates(self, migrates: bool) -> Self {
+        Self { migrates, ..self }
+    }
+
+    /// How long an answer may take before its connection is given up.
+    #[must_use]
+    pub fn answer_within(self, answer_within: Duration) -> Self {
+        Self { answer_within, ..self }
+    }
+
+    /// Makes the store and waits for its first attempt to connect. If the server is away, the
+    /// store says [`StoreError::Unavailable`] until it is there.
+    ///
+    /// # Errors
+    /// The URL or the table's name cannot be used.
+    pub async fn connect(self) -> Result<PostgresStore, BuildError> {
+        let store = self.build()?;
+        for link in &store.links {
+            link.tried().await;
+        }
+        Ok(store)
+    }
+
+    fn build(self) -> Result<PostgresStore, BuildError> {
+        let address: Address = self.url.parse()?;
+        let table: TableName = self.table.parse()?;
+        let migrated = OnceCell::new();
+        let plan = Arc::new(Plan { address, table, migrates: self.migrates, migrated });
+        let links: Vec<Link> =
+            (0..self.connections).map(|_| Link::start(Arc::clone(&plan))).collect();
+        let hook = Arc::new(AtomicI64::new(-1));
+        let (answer_within, shared) = (self.answer_within, Arc::clone(&hook));
+        let carrier = Carrier { links: links.clone(), answer_within, hook: shared };
+        let size =
+            Size { lanes: self.connections, batch_max: self.batch_max, queue_max: self.queue_max };
+        let reaper = Reaper::new(Link::start(plan), Arc::clone(&hook), answer_within);
+        let reaping =
+            self.reap_every.map(|every| tokio::spawn(reaper.clone().run(every)).abort_handle());
+        Ok(PostgresStore {
+            lanes: Lanes::start(size, Arc::new(carrier)),
+            names: Names { prefix: self.prefix, unlogged: self.unlogged },
+            links,
+            hook,
+            reaper,
+            reaping,
+        })
+    }
+}
+
+impl PostgresStore {
+    /// A store at a URL: `postgres://user:password@host:5432/database?sslmode=require`.
+    pub fn builder(url: impl Into<String>) -> Builder {
+        Builder {
+            url: url.into(),
+            table: TableName::default().to_string(),
+            prefix: String::new(),
+            connections: 8,
+            batch_max: 128,
+            queue_max: 10_000,
+            unlogged: HashSet::new(),
+            reap_every: Some(Duration::from_secs(5)),
+            migrates: true,
+            answer_within: Duration::from_secs(2),
+        }
+    }
+
+    /// Deletes what has been idle for a minute, in small steps, over all tables.
+    ///
+    /// # Errors
+    /// The database could not answer; what was deleted until then stays deleted.
+    pub async fn reap(&self) -> Result<Reaped, StoreError> {
+        self.reaper.sweep().await
+    }
+
+    /// Decides at this instant instead of the server's clock; `None` goes back to it.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn set_now(&self, now: Option<Micros>) {
+        let now = now.map_or(-1, |now| number(now.epoch_us()));
+        self.hook.store(now, Ordering::Relaxed);
+    }
+
+    /// The arguments of the function that decides one key: its row's key and its strategy.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn arguments(&self, policy: &str, strategy: &Builtin, key: &[u8]) -> (Vec<u8>, Vec<i64>) {
+        let asked = self.names.asked(policy, strategy, key).expect("a strategy that is known");
+        (asked.key, asked.spec.to_vec())
+    }
+
+    async fn numbers(&self, ask: Ask) -> Result<Vec<i64>, StoreError> {
+        match self.lanes.ask(ask).await? {
+            Answered::Numbers(numbers) => Ok(numbers),
+            Answered::Cell { .. } => Err(StoreError::Unreadable),
+        }
+    }
+
+    async fn cell(&self, ask: Ask) -> Result<(bool, Loaded), StoreError> {
+        match self.lanes.ask(ask).await? {
+            Answered::Cell { done, at, held } => {
+                Ok((done, Loaded { bytes: held, at: instant(at) }))
+            }
+            Answered::Numbers(_) => Err(StoreError::Unreadable),
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
+        let durability = self.names.durability(op.policy);
+        let mut asked = self.names.asked(op.policy, op.strategy, op.key)?;
+        (asked.action, asked.cost) = match op.action {
+            Action::Check(cost) => (CHECK, number(cost.units())),
+            Action::Peek => (PEEK, 1),
+            Action::Forecast(cost) => (FORECAST, number(cost.units())),
+            Action::Reset => {
+                let is_log = asked.spec[0] == i64::from(Kind::Log as u8);
+                let ask = Ask::Reset { durability, key: asked.key, is_log };
+                let numbers = self.numbers(ask).await?;
+                let [at, found] = numbers[..] else { return Err(StoreError::Unreadable) };
+                return Ok(Applied { answer: Answer::Reset(found == 1), at: instant(at) });
+            }
+            _ => return Err(unknown()),
+        };
+        let numbers = self.numbers(Ask::Op { durability, op: asked }).await?;
+        let (at, four) = numbers.split_first().ok_or(StoreError::Unreadable)?;
+        let answer = match op.action {
+            Action::Forecast(_) => Answer::Forecast(forecast(four)?),
+            _ => Answer::Decision(decision(op.strategy.limit(), four)?),
+        };
+        Ok(Applied { answer, at: instant(*at) })
+    }
+
+    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
+        many.checked()?;
+        let (kind, spec) = spec(many.strategy).ok_or_else(unknown)?;
+        let shape = many.strategy.shape().to_string();
+        let keys = many.keys.iter().map(|key| self.names.key(kind, many.policy, &shape, key));
+        let (keys, cost) = (keys.collect(), number(many.cost.units()));
+        let durability = self.names.durability(many.policy);
+        let numbers = self.numbers(Ask::Many { durability, keys, spec, cost }).await?;
+        let (at, each) = numbers.split_first().ok_or(StoreError::Unreadable)?;
+        let decisions = each.chunks(4).map(|four| decision(many.strategy.limit(), four));
+        Ok(AppliedMany { decisions: decisions.collect::<Result<_, _>>()?, at: instant(*at) })
+    }
+
+    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
+        let merged = Merged::of(&group)?;
+        let any = group.combine == Combine::Any;
+        let mut ops = Vec::with_capacity(merged.limits.len());
+        let mut seen = HashSet::new();
+        for limit in &merged.limits {
+            let mut asked = self.names.asked(limit.policy, limit.strategy, limit.key)?;
+            asked.cost = number(limit.cost.units());
+            if !seen.insert(asked.key.clone()) && !any {
+                return Err(twice());
+            }
+            ops.push(asked);
+        }
+        let is_durable = |policy| self.names.durability(policy) == Durability::Logged;
+        let durable = merged.limits.iter().map(|limit| is_durable(limit.policy)).collect();
+        let numbers = self.numbers(Ask::Several { any, durable, ops }).await?;
+        let [at, charged, each @ ..] = &numbers[..] else { return Err(StoreError::Unreadable) };
+        let each = merged.limits.iter().zip(each.chunks(4));
+        let each = each.map(|(limit, four)| decision(limit.strategy.limit(), four));
+        let each: Vec<Decision> = each.collect::<Result<_, _>>()?;
+        let several = match (any, usize::try_from(*charged)) {
+            (false, _) => Several::of_all(each),
+            (true, Ok(place @ 1..)) => {
+                let first = *each.get(place - 1).ok_or(StoreError::Unreadable)?;
+                Several { decision: first, binding: Some(place - 1), each }
+            }
+            (true, _) => Several::denied_by_every(each),
+        };
+        Ok(AppliedSeveral { several: merged.spread(several), at: instant(*at) })
+    }
+}
+
+impl Cells for PostgresStore {
+    async fn load(&self, cell: Cell<'_>) -> Result<Loaded, StoreError> {
+        let (durability, key) = self.names.cell(cell);
+        self.cell(Ask::Load { durability, key }).await.map(|(_, loaded)| loaded)
+    }
+
+    async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
+        let (durability, key) = self.names.cell(cell);
+        let swap = OwnedSwap {
+            expected: swap.expected.map(<[u8]>::to_vec),
+            new: swap.new.map(<[u8]>::to_vec),
+            idle_at: number(swap.idle_at.epoch_us()),
+        };
+        match self.cell(Ask::Swap { durability, key, swap }).await? {
+            (true, _) => Ok(Swapped::Done),
+            (false, loaded) => Ok(Swapped::Conflict(loaded)),
+        }
+    }
+}
+
+impl Names {
+    fn durability(&self, policy: &str) -> Durability {
+        if self.unlogged.contains(policy) { Durability::Unlogged } else { Durability::Logged }
+    }
+
+    fn key(&self, kind: Kind, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
+        stored(kind, [self.prefix.as_bytes(), policy.as_bytes(), shape.as_bytes()], key)
+    }
+
+    fn asked(&self, policy: &str, strategy: &Builtin, key: &[u8]) -> Result<Asked, StoreError> {
+        let (kind, spec): (Kind, Spec) = spec(strategy).ok_or_else(unknown)?;
+        let key = self.key(kind, policy, &strategy.shape().to_string(), key);
+        Ok(Asked { key, spec, action: CHECK, cost: number(Cost::ONE.units()) })
+    }
+
+    fn cell(&self, cell: Cell<'_>) -> (Durability, Vec<u8>) {
+        (self.durability(cell.policy), self.key(Kind::Cell, cell.policy, cell.shape, cell.key))
+    }
+}
+
+fn decision(limit: u64, four: &[i64]) -> Result<Decision, StoreError> {
+    let [outcome, wait, remaining, reset_at] = *four else { return Err(StoreError::Unreadable) };
+    let outcome = match outcome {
+        0 => Outcome::Admit,
+        1 => Outcome::Deny(Retry::After(Span::from_us(unsigned(wait)))),
+        2 => Outcome::Deny(Retry::Never),
+        _ => return Err(StoreError::Unreadable),
+    };
+    Ok(Decision { outcome, limit, remaining: unsigned(remaining), reset_at: instant(reset_at) })
+}
+
+fn forecast(four: &[i64]) -> Result<Forecast, StoreError> {
+    let [0, spendable, next, full] = *four else { return Err(StoreError::Unreadable) };
+    Ok(Forecast {
+        spendable_now: unsigned(spendable),
+        next_replenish_at: instant(next),
+        full_at: instant(full),
+    })
+}
+
+fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+fn instant(us: i64) -> Micros {
+    Micros::ZERO + Span::from_us(unsigned(us))
+}
+
+fn unknown() -> StoreError {
+    StoreError::Refused { detail: "this version of admittance-postgres does not know it".into() }
+}
+
+fn twice() -> StoreError {
+    let detail = "a policy and key occur twice in one group, with different limits; \
+                  give the policies different names";
+    StoreError::Refused { detail: detail.into() }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        if let Some(reaping) = &self.reaping {
+            reaping.abort();
+        }
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut store = f.debug_struct("PostgresStore");
+        let up = self.links.iter().filter(|link| link.ready().is_ok()).count();
+        store.field("connections", &self.links.len()).field("up", &up).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URL may hold a password.
+        let mut builder = f.debug_struct("Builder");
+        builder.field("table", &self.table).field("prefix", &self.prefix);
+        builder.field("connections", &self.connections).finish_non_exhaustive()
+    }
+}
+
+const CHECK: i32 = 0;
+const PEEK: i32 = 1;
+const FORECAST: i32 = 2;
