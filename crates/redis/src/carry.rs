@@ -140,12 +140,19 @@ impl Carrier {
                     let mut of: Vec<Part> = Vec::with_capacity(1);
                     for item in items {
                         let slot = self.slot(&item.name);
-                        let place = places.entry((script, params, now, slot)).or_insert_with(|| {
-                            let mut args = vec![clock(now)];
-                            args.extend(params.numbers().iter().map(|&n| Arg::Number(n)));
-                            calls.push(Call { script, keys: Vec::new(), args, replicas: 0, slot });
-                            calls.len() - 1
-                        });
+                        let place =
+                            places.entry((script, params, now, slot)).or_insert_with(|| {
+                                let mut args = vec![clock(now)];
+                                args.extend(params.numbers().iter().map(|&n| Arg::Number(n)));
+                                calls.push(Call {
+                                    script,
+                                    keys: Vec::new(),
+                                    args,
+                                    replicas: 0,
+                                    slot,
+                                });
+                                calls.len() - 1
+                            });
                         let call = &mut calls[*place];
                         call.replicas = call.replicas.max(replicas);
                         match of.last_mut() {

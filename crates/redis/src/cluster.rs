@@ -78,7 +78,8 @@ async fn learn(
                 if let Ok(mut known) = known.lock() {
                     // Those of the URL stay: they are what an operator keeps up to date.
                     known.clone_from(&connector.target.hosts);
-                    let more = slots.nodes.iter().filter(|node| !connector.target.hosts.contains(node));
+                    let more =
+                        slots.nodes.iter().filter(|node| !connector.target.hosts.contains(node));
                     known.extend(more.cloned());
                 }
                 return Ok(Arc::new(slots));

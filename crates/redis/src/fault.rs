@@ -67,9 +67,8 @@ pub(crate) fn unconnected(error: &RedisError) -> StoreError {
         || ["NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "ERR"].contains(&code);
     // A certificate that is not trusted is bad data to the one who reads it.
     let io = std::error::Error::source(error).and_then(|source| source.downcast_ref());
-    let is_tls = io.is_some_and(|io: &std::io::Error| {
-        matches!(io.kind(), Io::InvalidData | Io::InvalidInput)
-    });
+    let is_tls = io
+        .is_some_and(|io: &std::io::Error| matches!(io.kind(), Io::InvalidData | Io::InvalidInput));
     if is_refusal || is_tls {
         return StoreError::Refused { detail: error.to_string().into() };
     }
