@@ -1,6 +1,7 @@
 //! Measures the limiter beside its peers, in one run.
 //!
-//! `cargo run --release -p admittance-bench -- inproc` prints a table and writes JSON beside it.
+//! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
+//! `-- stores` what runs on Redis and Postgres. Each prints a table and writes JSON beside it.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
@@ -9,6 +10,7 @@ mod contenders;
 mod inproc;
 mod memory;
 mod report;
+mod stores;
 mod workload;
 
 use std::process::ExitCode;
@@ -20,10 +22,16 @@ fn main() -> ExitCode {
         ["inproc"] => inproc::run(inproc::FULL, ""),
         ["inproc", "--quick"] => inproc::run(inproc::QUICK, ""),
         ["inproc", "--only", name] => inproc::run(inproc::FULL, name),
+        ["stores"] => stores::run(stores::FULL, ""),
+        ["stores", "--quick"] => stores::run(stores::QUICK, ""),
+        ["stores", "--only", name @ ("redis" | "postgres" | "outage")] => {
+            stores::run(stores::FULL, name);
+        }
         ["memory-of", contender, keys] => memory::child(contender, keys, None),
         ["memory-of", contender, keys, max] => memory::child(contender, keys, Some(max)),
         _ => {
             eprintln!("usage: admittance-bench inproc [--quick | --only NAME]");
+            eprintln!("       admittance-bench stores [--quick | --only redis|postgres|outage]");
             return ExitCode::from(2);
         }
     }
