@@ -11,7 +11,7 @@
 //! # Proven by
 //! `tests/failures.rs`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Carry for Carrier {
     async fn carry(&self, lane: usize, asks: Vec<Ask>) -> Vec<Result<Vec<Told>, StoreError>> {
         let replicas: Vec<u32> = asks.iter().map(|ask| ask.replicas).collect();
         let (calls, parts) = self.grouped(asks);
-        let (calls, done) = self.execute(lane, calls).await;
+        let (calls, done) = self.execute(lane, calls, &HashSet::new()).await;
         let answers = parts.into_iter().zip(replicas);
         answers.map(|(parts, replicas)| answer(&calls, &done, &parts, replicas)).collect()
     }
@@ -117,7 +117,12 @@ impl Carrier {
             parts.push(shifted.map(shift).collect::<Vec<_>>());
             calls.extend(more);
         }
-        let (calls, done) = self.execute(0, calls).await;
+        // The first of each script goes with its text: one that the server did not know would be
+        // sent again, after those that it did.
+        let mut known = HashSet::new();
+        let first = calls.iter().enumerate().filter(|(_, call)| known.insert(call.script));
+        let with_text = first.map(|(place, _)| place).collect();
+        let (calls, done) = self.execute(0, calls, &with_text).await;
         parts.iter().map(|parts| answer(&calls, &done, parts, 0)).collect()
     }
 
@@ -169,7 +174,12 @@ impl Carrier {
     }
 
     /// Runs every call once, wherever it must go.
-    async fn execute(&self, lane: usize, calls: Vec<Call>) -> (Arc<[Call]>, Vec<Done>) {
+    async fn execute(
+        &self,
+        lane: usize,
+        calls: Vec<Call>,
+        with_text: &HashSet<usize>,
+    ) -> (Arc<[Call]>, Vec<Done>) {
         let calls: Arc<[Call]> = calls.into();
         let nothing = Done { told: Err(StoreError::Unavailable), confirmed: None };
         let mut done = vec![nothing; calls.len()];
@@ -182,6 +192,9 @@ impl Carrier {
                 return (calls, done);
             }
         };
+        for sending in &mut sending {
+            sending.with_text = with_text.contains(&sending.call);
+        }
         for _ in 0..ROUNDS_MAX {
             let mut again = Vec::new();
             for (sent, replies) in self.send(lane, &calls, sending).await {
