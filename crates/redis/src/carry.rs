@@ -20,6 +20,7 @@ use admittance::StoreError;
 use admittance::store::lanes::Carry;
 use redis::{Cmd, Value};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::ask::{ADMIT, Arg, Ask, Params, Told, What, told, width};
 use crate::cluster::Slots;
@@ -98,6 +99,14 @@ impl Carrier {
         };
         let links = Mutex::default();
         Self { scripts, connector, slots, links, replica_patience }
+    }
+
+    /// Connects before anybody asks, as far as it is known where to.
+    pub(crate) fn warm(&self, lanes: usize) {
+        match &self.slots {
+            Some(slots) => slots.renew(),
+            None => (0..lanes.max(1)).for_each(|lane| self.link(lane, &None).renew()),
+        }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -219,7 +228,10 @@ impl Carrier {
     /// Where each call goes first.
     async fn route(&self, calls: &[Call]) -> Result<Vec<Sending>, StoreError> {
         let slots = match &self.slots {
-            Some(slots) => Some(slots.get().await?),
+            Some(slots) => {
+                let known = timeout(CONNECT_WAIT, slots.get()).await;
+                Some(known.unwrap_or(Err(StoreError::Unavailable))?)
+            }
             None => None,
         };
         let owner = |call: &Call| slots.as_ref().and_then(|slots| slots.owner(call.slot).cloned());
@@ -356,7 +368,8 @@ async fn talk(
 ) -> Vec<Reply> {
     let all = |error: StoreError| vec![(Err(error), None); sending.len()];
     let connection = loop {
-        match link.get().await {
+        let held = timeout(CONNECT_WAIT, link.get()).await;
+        match held.unwrap_or(Err(StoreError::Unavailable)) {
             Ok(connection) if connection.has_ended() => link.lose(|held| held.is(&connection)),
             Ok(connection) => break connection,
             Err(error) => return all(error),
@@ -484,3 +497,5 @@ impl fmt::Debug for Carrier {
 
 /// How often a call may be redirected or sent anew with its text.
 const ROUNDS_MAX: usize = 5;
+/// How long an ask waits for a connection that is being made. It goes on being made after that.
+const CONNECT_WAIT: Duration = Duration::from_millis(250);

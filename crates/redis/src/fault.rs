@@ -8,6 +8,9 @@
 //! # Proven by
 //! The tests below, and `tests/failures.rs`.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use admittance::StoreError;
 use redis::{RedisError, ServerError};
 
@@ -66,10 +69,10 @@ pub(crate) fn unconnected(error: &RedisError) -> StoreError {
     let is_refusal = error.kind() == redis::ErrorKind::AuthenticationFailed
         || ["NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "ERR"].contains(&code);
     // A certificate that is not trusted is bad data to the one who reads it.
-    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref());
-    let is_tls = io.is_some_and(|io: &std::io::Error| {
-        matches!(io.kind(), Io::InvalidData | Io::InvalidInput)
-    });
+    let source = error.source();
+    let shared = source.and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let io = shared.and_then(|shared| shared.downcast_ref::<std::io::Error>());
+    let is_tls = io.is_some_and(|io| matches!(io.kind(), Io::InvalidData | Io::InvalidInput));
     if is_refusal || is_tls {
         return StoreError::Refused { detail: error.to_string().into() };
     }

@@ -65,6 +65,7 @@ impl RedisStore {
         clock: Clock,
     ) -> Self {
         let carrier = Arc::new(carrier);
+        carrier.warm(size.lanes);
         let lanes = Lanes::start(size, Arc::clone(&carrier));
         Self { shared: Arc::new(Shared { lanes, carrier, prefix, policies, clock }) }
     }

@@ -1,5 +1,5 @@
 //! The store on real servers, as the testkit's harness.
-#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
