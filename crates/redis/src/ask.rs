@@ -1,8 +1,6 @@
 //! What is asked of the scripts, as numbers, and what they answer.
 
-use admittance::{
-    Builtin, Cadence, Decision, Micros, Outcome, Retry, Span, StoreError, Weekday,
-};
+use admittance::{Builtin, Cadence, Decision, Micros, Outcome, Retry, Span, StoreError, Weekday};
 use redis::Value;
 
 use crate::scripts::{Family, Script};

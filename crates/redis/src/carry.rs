@@ -90,6 +90,22 @@ impl Carry for Carrier {
     }
 }
 
+/// The same on lanes of its own.
+#[derive(Debug)]
+pub(crate) struct Patient {
+    pub(crate) carrier: Arc<Carrier>,
+    pub(crate) first_lane: usize,
+}
+
+impl Carry for Patient {
+    type Ask = Ask;
+    type Answer = Vec<Told>;
+
+    async fn carry(&self, lane: usize, asks: Vec<Ask>) -> Vec<Result<Vec<Told>, StoreError>> {
+        self.carrier.carry(self.first_lane + lane, asks).await
+    }
+}
+
 impl Carrier {
     pub(crate) fn new(connector: Connector, scripts: Scripts, replica_patience: Duration) -> Self {
         let connector = Arc::new(connector);
@@ -152,14 +168,29 @@ impl Carrier {
                 }
                 What::Keys { script, params, items } => {
                     let mut of: Vec<Part> = Vec::with_capacity(1);
+                    let count = items.len();
                     for item in items {
                         let slot = self.slot(&item.name);
-                        let place = places.entry((script, params, now, slot)).or_insert_with(|| {
-                            let mut args = vec![clock(now)];
-                            args.extend(params.numbers().iter().map(|&n| Arg::Number(n)));
-                            calls.push(Call { script, keys: Vec::new(), args, replicas: 0, slot });
-                            calls.len() - 1
-                        });
+                        let place = places.get(&(script, params, now, slot)).copied();
+                        let is_begun = of.last().is_some_and(|part| Some(part.call) == place);
+                        let is_full = |place: usize| calls[place].keys.len() + count > KEYS_MAX;
+                        if !is_begun && place.is_some_and(is_full) {
+                            // No script keeps the server from the others for long.
+                            places.remove(&(script, params, now, slot));
+                        }
+                        let place =
+                            places.entry((script, params, now, slot)).or_insert_with(|| {
+                                let mut args = vec![clock(now)];
+                                args.extend(params.numbers().iter().map(|&n| Arg::Number(n)));
+                                calls.push(Call {
+                                    script,
+                                    keys: Vec::new(),
+                                    args,
+                                    replicas: 0,
+                                    slot,
+                                });
+                                calls.len() - 1
+                            });
                         let call = &mut calls[*place];
                         call.replicas = call.replicas.max(replicas);
                         match of.last_mut() {
@@ -281,7 +312,7 @@ impl Carrier {
             }
             answered.extend(talks.join_all().await);
         }
-        let is_failed = |reply: &Reply| matches!(reply.0, Err(_));
+        let is_failed = |reply: &Reply| reply.0.is_err();
         if answered.iter().any(|(_, replies)| replies.iter().any(is_failed)) {
             self.learn();
         }
@@ -304,17 +335,12 @@ impl Carrier {
             Err(error) => return Ok(Err(error)),
         };
         let fault = Fault::of(&error);
-        let host = |to: &str| {
-            let port = to.rsplit_once(':')?.1;
-            // A server that does not know its own name leaves it out.
-            let (own, to) = (sending.to.as_ref()?, to.strip_prefix(':').map_or(to, |_| port));
-            let text = if to == port { format!("{}:{port}", own.name) } else { to.to_owned() };
-            Host::parse(&text, 0).ok()
-        };
         match &fault {
             Fault::NoScript if !sending.with_text => Err(Sending { with_text: true, ..sending }),
             Fault::Moved { to } | Fault::Ask { to } => {
-                let Some(to) = host(to) else { return Ok(Err(StoreError::Unavailable)) };
+                let Some(to) = address(to, sending.to.as_ref()) else {
+                    return Ok(Err(StoreError::Unavailable));
+                };
                 let is_asking = matches!(fault, Fault::Ask { .. });
                 if !is_asking {
                     self.learn();
@@ -339,6 +365,12 @@ impl Carrier {
     /// The lane's own connection to a server.
     fn link(&self, lane: usize, to: &Option<Host>) -> Link {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if !links.contains_key(&(lane, to.clone())) {
+            // Nodes that have left are not looked for any more.
+            let slots = self.slots.as_ref().and_then(|slots| slots.held());
+            let is_known = |host: &Host| slots.as_ref().is_none_or(|slots| slots.has(host));
+            links.retain(|(_, host), _| host.as_ref().is_none_or(is_known));
+        }
         let link = links.entry((lane, to.clone())).or_insert_with(|| {
             let (connector, to) = (Arc::clone(&self.connector), to.clone());
             Keeper::new(move || {
@@ -352,6 +384,14 @@ impl Carrier {
             })
         });
         Arc::clone(link)
+    }
+}
+
+/// The address in a redirection. A server that does not know its own name leaves it out.
+fn address(to: &str, from: Option<&Host>) -> Option<Host> {
+    match to.strip_prefix(':') {
+        Some(port) => Some(Host { name: from?.name.clone(), port: port.parse().ok()? }),
+        None => Host::parse(to, 0).ok(),
     }
 }
 
@@ -414,7 +454,9 @@ async fn talk(
         Ok(Value::ServerError(error)) => Fault::of(error) == Fault::Elsewhere,
         _ => false,
     };
-    if told.iter().any(is_elsewhere) {
+    // A node of a cluster says where to go; the one primary there is must be looked for.
+    let is_primary = sending.iter().all(|sending| sending.to.is_none());
+    if is_primary && told.iter().any(is_elsewhere) {
         connection.end();
         link.lose(|held| held.is(&connection));
     }
@@ -497,5 +539,7 @@ impl fmt::Debug for Carrier {
 
 /// How often a call may be redirected or sent anew with its text.
 const ROUNDS_MAX: usize = 5;
+/// The most keys in one script, unless one ask alone has more in it.
+const KEYS_MAX: usize = 1_000;
 /// How long an ask waits for a connection that is being made. It goes on being made after that.
 const CONNECT_WAIT: Duration = Duration::from_millis(250);

@@ -24,6 +24,10 @@ impl Slots {
         self.nodes.get(usize::from(*self.owners.get(usize::from(slot))?))
     }
 
+    pub(crate) fn has(&self, host: &Host) -> bool {
+        self.nodes.contains(host)
+    }
+
     /// Keeps them, asking any node that is known.
     pub(crate) fn keeper(connector: &Arc<Connector>) -> Arc<Keeper<Arc<Self>>> {
         let connector = Arc::clone(connector);
@@ -78,7 +82,8 @@ async fn learn(
                 if let Ok(mut known) = known.lock() {
                     // Those of the URL stay: they are what an operator keeps up to date.
                     known.clone_from(&connector.target.hosts);
-                    let more = slots.nodes.iter().filter(|node| !connector.target.hosts.contains(node));
+                    let more =
+                        slots.nodes.iter().filter(|node| !connector.target.hosts.contains(node));
                     known.extend(more.cloned());
                 }
                 return Ok(Arc::new(slots));

@@ -187,7 +187,9 @@ fn a_wrong_password_is_refused_and_a_right_one_serves() {
         }
         let store = RedisStore::builder(&format!("redis://:right@{at}/3")).build().unwrap();
         assert!(check(&store, &hourly(5), b"ann").await.unwrap().is_admit());
-        server.command(&["ACL", "SETUSER", "poor", "on", ">word", "~*", "+info", "+hello"]).unwrap();
+        server
+            .command(&["ACL", "SETUSER", "poor", "on", ">word", "~*", "+info", "+hello"])
+            .unwrap();
         let store = RedisStore::builder(&format!("redis://poor:word@{at}")).build().unwrap();
         let error = check(&store, &hourly(5), b"ann").await.unwrap_err();
         assert!(matches!(&error, StoreError::Refused { detail } if detail.contains("NOPERM")));
@@ -246,7 +248,10 @@ fn a_server_that_cannot_write_is_unavailable_and_charges_nothing() {
         let nowhere = free_port().to_string();
         server.command(&["REPLICAOF", "127.0.0.1", &nowhere]).unwrap();
         let error = check(&store, &strategy, b"ann").await.unwrap_err();
-        assert!(matches!(error, StoreError::Unavailable | StoreError::Lost), "read only: {error:?}");
+        assert!(
+            matches!(error, StoreError::Unavailable | StoreError::Lost),
+            "read only: {error:?}"
+        );
         server.command(&["REPLICAOF", "NO", "ONE"]).unwrap();
         assert_eq!(served(&store, &strategy).await.remaining, 3, "nothing was charged meanwhile");
     });
@@ -285,7 +290,8 @@ fn what_is_stored_and_is_no_state_is_an_error_and_never_an_admission() {
                 }
                 server.command(&["DEL", &name]).unwrap();
                 server.command(words).unwrap();
-                for action in [Action::Check(Cost::ONE), Action::Peek, Action::Forecast(Cost::ONE)] {
+                for action in [Action::Check(Cost::ONE), Action::Peek, Action::Forecast(Cost::ONE)]
+                {
                     let op = Op { policy: "api", strategy, key: b"ann", action };
                     let given = store.apply(op).await;
                     assert_eq!(given, Err(StoreError::Unreadable), "{strategy:?} {words:?}");
@@ -347,9 +353,8 @@ fn a_slot_that_moves_is_followed() {
         let slot = cluster.slot_of(&name).unwrap();
         let from = cluster.primary_of(slot).unwrap();
         let to = (0..3).find(|&node| node != from).unwrap();
-        let id = |node: usize| {
-            cluster.node(node).command(&["CLUSTER", "MYID"]).unwrap().text().unwrap()
-        };
+        let id =
+            |node: usize| cluster.node(node).command(&["CLUSTER", "MYID"]).unwrap().text().unwrap();
         let (slot, ids) = (slot.to_string(), (id(from), id(to)));
         let set = |node: usize, words: [&str; 2]| {
             let words = ["CLUSTER", "SETSLOT", &slot, words[0], words[1]];

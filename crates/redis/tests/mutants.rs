@@ -37,18 +37,28 @@ fn on_a_server(test: impl FnOnce(&mut OnServer)) {
 
 #[test]
 fn a_wait_rounded_down_is_caught_by_retry_is_the_truth() {
-    let edit = ("return next_part > p.span_part and wait + 1 or wait", "return wait");
+    let edit = ("wait = ceil((more - room) / d)", "wait = floor((more - room) / d)");
     on_a_server(|harness| caught(harness, edit, retry_is_the_truth));
 }
 
 #[test]
+fn a_wait_rounded_down_where_numbers_are_large_is_caught_by_equals_core() {
+    let edit = ("return next_part > p.span_part and wait + 1 or wait", "return wait");
+    on_a_server(|harness| caught(harness, edit, equals_core));
+}
+
+#[test]
 fn a_burst_that_ends_one_unit_early_is_caught_by_equals_core() {
+    let edit = ("if more <= room then", "if more < room then");
+    on_a_server(|harness| caught(harness, edit, equals_core));
     let edit = ("next_part <= p.span_part) then", "next_part < p.span_part) then");
     on_a_server(|harness| caught(harness, edit, equals_core));
 }
 
 #[test]
 fn a_key_that_saves_up_while_idle_is_caught_by_equals_core() {
+    let edit = ("    if whole < now then whole, part = now, 0 end\n", "");
+    on_a_server(|harness| caught(harness, edit, equals_core));
     let edit = ("if not whole or whole < now then", "if not whole then");
     on_a_server(|harness| caught(harness, edit, equals_core));
 }
@@ -107,9 +117,9 @@ fn a_log_pruned_by_a_denial_is_caught_by_equals_core() {
 fn keys_that_do_not_count_in_order_are_caught_by_many_keys_at_one_instant() {
     // Each key is read before any is written.
     let edit = (
-        "local is_state, first, second = read(p, key)\n  local wait",
-        "local is_state, first, second = read(p, key)\n  \
-         for j = 1, i - 1 do if KEYS[j] == key then first = nil end end\n  local wait",
+        "local is_state, one, two = read(p, key)",
+        "local is_state, one, two = read(p, key)\n  \
+         for j = 1, i - 1 do if KEYS[j] == key then one = nil end end",
     );
     on_a_server(|harness| caught(harness, edit, many_keys_at_one_instant));
 }

@@ -132,7 +132,9 @@ fn race_through_a_failover(replicas: u32) -> (Arc<Tally>, u64) {
 fn a_failover_lets_through_no_more_than_the_acknowledged_charges_it_lost() {
     let (tally, known) = race_through_a_failover(0);
     let missing = tally.admitted().saturating_sub(known);
-    println!("failover without waiting: {tally:?}, the promoted server knows {known}, {missing} lost");
+    println!(
+        "failover without waiting: {tally:?}, the promoted server knows {known}, {missing} lost"
+    );
     assert!(tally.admitted() >= LIMIT / 2 && tally.unavailable.load(Ordering::SeqCst) > 0);
     assert!(tally.admitted() <= LIMIT + missing, "{tally:?}, {missing} lost");
 }
