@@ -170,7 +170,7 @@ impl Builder {
         let connector = Connector { target, ca, may_evict, patience };
         let scripts = Scripts::edited(&self.edits);
         let carrier = Carrier::new(connector, scripts, self.replica_patience);
-        let clock = self.now.map_or(Clock::REAL, Clock::manual);
+        let clock = self.now.map_or_else(Clock::real, Clock::manual);
         Ok(RedisStore::start(carrier, self.size, self.prefix, self.policies, clock))
     }
 }

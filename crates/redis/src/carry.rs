@@ -11,7 +11,7 @@
 //! # Proven by
 //! `tests/failures.rs`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use admittance::StoreError;
 use admittance::store::lanes::Carry;
 use redis::{Cmd, Value};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::ask::{ADMIT, Arg, Ask, Params, Told, What, told, width};
 use crate::cluster::Slots;
@@ -83,9 +84,25 @@ impl Carry for Carrier {
     async fn carry(&self, lane: usize, asks: Vec<Ask>) -> Vec<Result<Vec<Told>, StoreError>> {
         let replicas: Vec<u32> = asks.iter().map(|ask| ask.replicas).collect();
         let (calls, parts) = self.grouped(asks);
-        let (calls, done) = self.execute(lane, calls).await;
+        let (calls, done) = self.execute(lane, calls, &HashSet::new()).await;
         let answers = parts.into_iter().zip(replicas);
         answers.map(|(parts, replicas)| answer(&calls, &done, &parts, replicas)).collect()
+    }
+}
+
+/// The same on lanes of its own.
+#[derive(Debug)]
+pub(crate) struct Patient {
+    pub(crate) carrier: Arc<Carrier>,
+    pub(crate) first_lane: usize,
+}
+
+impl Carry for Patient {
+    type Ask = Ask;
+    type Answer = Vec<Told>;
+
+    async fn carry(&self, lane: usize, asks: Vec<Ask>) -> Vec<Result<Vec<Told>, StoreError>> {
+        self.carrier.carry(self.first_lane + lane, asks).await
     }
 }
 
@@ -98,6 +115,14 @@ impl Carrier {
         };
         let links = Mutex::default();
         Self { scripts, connector, slots, links, replica_patience }
+    }
+
+    /// Connects before anybody asks, as far as it is known where to.
+    pub(crate) fn warm(&self, lanes: usize) {
+        match &self.slots {
+            Some(slots) => slots.renew(),
+            None => (0..lanes.max(1)).for_each(|lane| self.link(lane, &None).renew()),
+        }
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -117,7 +142,12 @@ impl Carrier {
             parts.push(shifted.map(shift).collect::<Vec<_>>());
             calls.extend(more);
         }
-        let (calls, done) = self.execute(0, calls).await;
+        // The first of each script goes with its text: one that the server did not know would be
+        // sent again, after those that it did.
+        let mut known = HashSet::new();
+        let first = calls.iter().enumerate().filter(|(_, call)| known.insert(call.script));
+        let with_text = first.map(|(place, _)| place).collect();
+        let (calls, done) = self.execute(0, calls, &with_text).await;
         parts.iter().map(|parts| answer(&calls, &done, parts, 0)).collect()
     }
 
@@ -138,8 +168,16 @@ impl Carrier {
                 }
                 What::Keys { script, params, items } => {
                     let mut of: Vec<Part> = Vec::with_capacity(1);
+                    let count = items.len();
                     for item in items {
                         let slot = self.slot(&item.name);
+                        let place = places.get(&(script, params, now, slot)).copied();
+                        let is_begun = of.last().is_some_and(|part| Some(part.call) == place);
+                        let is_full = |place: usize| calls[place].keys.len() + count > KEYS_MAX;
+                        if !is_begun && place.is_some_and(is_full) {
+                            // No script keeps the server from the others for long.
+                            places.remove(&(script, params, now, slot));
+                        }
                         let place =
                             places.entry((script, params, now, slot)).or_insert_with(|| {
                                 let mut args = vec![clock(now)];
@@ -176,7 +214,12 @@ impl Carrier {
     }
 
     /// Runs every call once, wherever it must go.
-    async fn execute(&self, lane: usize, calls: Vec<Call>) -> (Arc<[Call]>, Vec<Done>) {
+    async fn execute(
+        &self,
+        lane: usize,
+        calls: Vec<Call>,
+        with_text: &HashSet<usize>,
+    ) -> (Arc<[Call]>, Vec<Done>) {
         let calls: Arc<[Call]> = calls.into();
         let nothing = Done { told: Err(StoreError::Unavailable), confirmed: None };
         let mut done = vec![nothing; calls.len()];
@@ -189,6 +232,9 @@ impl Carrier {
                 return (calls, done);
             }
         };
+        for sending in &mut sending {
+            sending.with_text = with_text.contains(&sending.call);
+        }
         for _ in 0..ROUNDS_MAX {
             let mut again = Vec::new();
             for (sent, replies) in self.send(lane, &calls, sending).await {
@@ -213,7 +259,10 @@ impl Carrier {
     /// Where each call goes first.
     async fn route(&self, calls: &[Call]) -> Result<Vec<Sending>, StoreError> {
         let slots = match &self.slots {
-            Some(slots) => Some(slots.get().await?),
+            Some(slots) => {
+                let known = timeout(CONNECT_WAIT, slots.get()).await;
+                Some(known.unwrap_or(Err(StoreError::Unavailable))?)
+            }
             None => None,
         };
         let owner = |call: &Call| slots.as_ref().and_then(|slots| slots.owner(call.slot).cloned());
@@ -263,7 +312,7 @@ impl Carrier {
             }
             answered.extend(talks.join_all().await);
         }
-        let is_failed = |reply: &Reply| matches!(reply.0, Err(_));
+        let is_failed = |reply: &Reply| reply.0.is_err();
         if answered.iter().any(|(_, replies)| replies.iter().any(is_failed)) {
             self.learn();
         }
@@ -286,17 +335,12 @@ impl Carrier {
             Err(error) => return Ok(Err(error)),
         };
         let fault = Fault::of(&error);
-        let host = |to: &str| {
-            let port = to.rsplit_once(':')?.1;
-            // A server that does not know its own name leaves it out.
-            let (own, to) = (sending.to.as_ref()?, to.strip_prefix(':').map_or(to, |_| port));
-            let text = if to == port { format!("{}:{port}", own.name) } else { to.to_owned() };
-            Host::parse(&text, 0).ok()
-        };
         match &fault {
             Fault::NoScript if !sending.with_text => Err(Sending { with_text: true, ..sending }),
             Fault::Moved { to } | Fault::Ask { to } => {
-                let Some(to) = host(to) else { return Ok(Err(StoreError::Unavailable)) };
+                let Some(to) = address(to, sending.to.as_ref()) else {
+                    return Ok(Err(StoreError::Unavailable));
+                };
                 let is_asking = matches!(fault, Fault::Ask { .. });
                 if !is_asking {
                     self.learn();
@@ -321,6 +365,12 @@ impl Carrier {
     /// The lane's own connection to a server.
     fn link(&self, lane: usize, to: &Option<Host>) -> Link {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if !links.contains_key(&(lane, to.clone())) {
+            // Nodes that have left are not looked for any more.
+            let slots = self.slots.as_ref().and_then(|slots| slots.held());
+            let is_known = |host: &Host| slots.as_ref().is_none_or(|slots| slots.has(host));
+            links.retain(|(_, host), _| host.as_ref().is_none_or(is_known));
+        }
         let link = links.entry((lane, to.clone())).or_insert_with(|| {
             let (connector, to) = (Arc::clone(&self.connector), to.clone());
             Keeper::new(move || {
@@ -337,6 +387,14 @@ impl Carrier {
     }
 }
 
+/// The address in a redirection. A server that does not know its own name leaves it out.
+fn address(to: &str, from: Option<&Host>) -> Option<Host> {
+    match to.strip_prefix(':') {
+        Some(port) => Some(Host { name: from?.name.clone(), port: port.parse().ok()? }),
+        None => Host::parse(to, 0).ok(),
+    }
+}
+
 /// A reply, and how many replicas have confirmed what came before it, if that was asked.
 type Reply = (Result<Value, StoreError>, Option<u64>);
 
@@ -350,7 +408,8 @@ async fn talk(
 ) -> Vec<Reply> {
     let all = |error: StoreError| vec![(Err(error), None); sending.len()];
     let connection = loop {
-        match link.get().await {
+        let held = timeout(CONNECT_WAIT, link.get()).await;
+        match held.unwrap_or(Err(StoreError::Unavailable)) {
             Ok(connection) if connection.has_ended() => link.lose(|held| held.is(&connection)),
             Ok(connection) => break connection,
             Err(error) => return all(error),
@@ -395,7 +454,9 @@ async fn talk(
         Ok(Value::ServerError(error)) => Fault::of(error) == Fault::Elsewhere,
         _ => false,
     };
-    if told.iter().any(is_elsewhere) {
+    // A node of a cluster says where to go; the one primary there is must be looked for.
+    let is_primary = sending.iter().all(|sending| sending.to.is_none());
+    if is_primary && told.iter().any(is_elsewhere) {
         connection.end();
         link.lose(|held| held.is(&connection));
     }
@@ -478,3 +539,7 @@ impl fmt::Debug for Carrier {
 
 /// How often a call may be redirected or sent anew with its text.
 const ROUNDS_MAX: usize = 5;
+/// The most keys in one script, unless one ask alone has more in it.
+const KEYS_MAX: usize = 1_000;
+/// How long an ask waits for a connection that is being made. It goes on being made after that.
+const CONNECT_WAIT: Duration = Duration::from_millis(250);

@@ -24,6 +24,10 @@ impl Slots {
         self.nodes.get(usize::from(*self.owners.get(usize::from(slot))?))
     }
 
+    pub(crate) fn has(&self, host: &Host) -> bool {
+        self.nodes.contains(host)
+    }
+
     /// Keeps them, asking any node that is known.
     pub(crate) fn keeper(connector: &Arc<Connector>) -> Arc<Keeper<Arc<Self>>> {
         let connector = Arc::clone(connector);

@@ -8,6 +8,9 @@
 //! # Proven by
 //! The tests below, and `tests/failures.rs`.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use admittance::StoreError;
 use redis::{RedisError, ServerError};
 
@@ -63,14 +66,70 @@ fn target(detail: &str) -> Option<String> {
 pub(crate) fn unconnected(error: &RedisError) -> StoreError {
     use std::io::ErrorKind as Io;
     let code = error.code().unwrap_or_default();
+    // That is over as soon as one of them leaves.
+    if error.detail().is_some_and(|detail| detail.contains("max number of clients")) {
+        return StoreError::Unavailable;
+    }
     let is_refusal = error.kind() == redis::ErrorKind::AuthenticationFailed
         || ["NOAUTH", "WRONGPASS", "NOPERM", "NOPROTO", "ERR"].contains(&code);
     // A certificate that is not trusted is bad data to the one who reads it.
-    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref());
-    let is_tls = io
-        .is_some_and(|io: &std::io::Error| matches!(io.kind(), Io::InvalidData | Io::InvalidInput));
+    let source = error.source();
+    let shared = source.and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let io = shared.and_then(|shared| shared.downcast_ref::<std::io::Error>());
+    let is_tls = io.is_some_and(|io| matches!(io.kind(), Io::InvalidData | Io::InvalidInput));
     if is_refusal || is_tls {
         return StoreError::Refused { detail: error.to_string().into() };
     }
     StoreError::Unavailable
+}
+
+#[cfg(test)]
+mod tests {
+    use admittance::Recovery;
+
+    use super::*;
+
+    fn of(reply: &str) -> Fault {
+        match redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()) {
+            Ok(redis::Value::ServerError(error)) => Fault::of(&error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_error_reply_says_what_to_do() {
+        let to = "127.0.0.1:7001".to_owned();
+        assert_eq!(of("NOSCRIPT No matching script. Please use EVAL."), Fault::NoScript);
+        assert_eq!(of("MOVED 3999 127.0.0.1:7001"), Fault::Moved { to: to.clone() });
+        assert_eq!(of("ASK 3999 127.0.0.1:7001"), Fault::Ask { to });
+        for elsewhere in [
+            "READONLY You can't write against a read only replica. script: f00, on @user_script:1.",
+            "ERR Error running script (call to f_00): @user_script:1: -READONLY You can't write",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "CLUSTERDOWN The cluster is down",
+        ] {
+            assert_eq!(of(elsewhere), Fault::Elsewhere, "{elsewhere}");
+        }
+        for busy in [
+            "LOADING Redis is loading the dataset in memory",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "OOM command not allowed when used memory > 'maxmemory'. script: f00",
+            "ERR Error running script (call to f_00): @user_script:1: -OOM command not allowed",
+            "MISCONF Redis is configured to save RDB snapshots",
+            "NOREPLICAS Not enough good replicas to write.",
+            "BUSY Redis is busy running a script.",
+        ] {
+            assert_eq!(of(busy), Fault::Busy, "{busy}");
+            assert_eq!(of(busy).error().recovery(), Recovery::Retry);
+        }
+        for refused in [
+            "NOAUTH Authentication required.",
+            "NOPERM User poor has no permissions to run the 'evalsha' command",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "ERR unknown command",
+        ] {
+            assert_eq!(of(refused), Fault::Refused { detail: refused.to_owned() });
+            assert_eq!(of(refused).error().recovery(), Recovery::Operator);
+        }
+    }
 }

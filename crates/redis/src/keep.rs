@@ -67,6 +67,11 @@ impl<T: Clone + Send + Sync + 'static> Keeper<T> {
         }
     }
 
+    /// The value, if there is one.
+    pub(crate) fn held(&self) -> Option<T> {
+        self.state.borrow().value.clone()
+    }
+
     /// The value is no good any more if it is the one that `is_it` knows: make another.
     pub(crate) fn lose(self: &Arc<Self>, is_it: impl Fn(&T) -> bool) {
         let was_lost = self.state.send_if_modified(|state| {

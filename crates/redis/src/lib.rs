@@ -53,11 +53,14 @@ pub use builder::{BuildError, Builder, PolicyOptions};
 pub use store::RedisStore;
 pub use url::UrlError;
 
-/// Every script's name and SHA-1, for the test that pins them.
+/// Every script's name, text and SHA-1, for the tests that pin and change them.
 #[doc(hidden)]
 #[must_use]
-pub fn script_hashes() -> Vec<(&'static str, String)> {
+pub fn script_texts() -> Vec<(&'static str, String, String)> {
     let bodies = scripts::Scripts::edited(&[]);
-    let every = scripts::Script::every().into_iter();
-    every.map(|script| (script.name(), bodies.body(script).hash.clone())).collect()
+    let of = |script: scripts::Script| {
+        let body = bodies.body(script);
+        (script.name(), body.text.clone(), body.hash.clone())
+    };
+    scripts::Script::every().into_iter().map(of).collect()
 }

@@ -115,14 +115,24 @@ impl Script {
     }
 
     fn text(self) -> String {
-        let one = |family: Family, with_looks: bool, main: &str| {
+        let looking = |family: Family, main: &str| {
             let (charge, look) = family.parts();
-            [PRELUDE, MULDIV, charge, if with_looks { look } else { "" }, main].concat()
+            [PRELUDE, MULDIV, charge, look, main].concat()
         };
         match self {
-            Self::Check(family) => one(family, false, include_str!("../scripts/check.lua")),
-            Self::Peek(family) => one(family, true, include_str!("../scripts/peek.lua")),
-            Self::Forecast(family) => one(family, true, include_str!("../scripts/forecast.lua")),
+            Self::Check(family) => {
+                let (charge, _) = family.parts();
+                let first = match family {
+                    Family::Tat => include_str!("../scripts/tat_check.lua"),
+                    Family::Window | Family::Sliding | Family::Log => CHECK_FIRST,
+                };
+                let main = include_str!("../scripts/check.lua");
+                let muldiv =
+                    if matches!(family, Family::Tat | Family::Sliding) { MULDIV } else { "" };
+                [PRELUDE, first, muldiv, charge, main].concat()
+            }
+            Self::Peek(family) => looking(family, include_str!("../scripts/peek.lua")),
+            Self::Forecast(family) => looking(family, include_str!("../scripts/forecast.lua")),
             Self::Reset => [PRELUDE, include_str!("../scripts/reset.lua")].concat(),
             Self::All => several(include_str!("../scripts/all.lua")),
             Self::Any => several(include_str!("../scripts/any.lua")),
@@ -175,5 +185,7 @@ impl Scripts {
 
 const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 const MULDIV: &str = include_str!("../scripts/muldiv.lua");
+/// Where a check begins that has no ordinary case of its own.
+const CHECK_FIRST: &str = "local first, answers = 1, { now, 0, 0, 0 }\n";
 const EXPORTS: &str = "return { parse = parse, read = read, ask = ask, write = write, \
                        peek = peek }\n";

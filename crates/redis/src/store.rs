@@ -14,7 +14,7 @@ use admittance::{
 
 use crate::ask::{Arg, Ask, Item, Params, Told, UNREADABLE, What, decision, instant};
 use crate::builder::{Builder, PolicyOptions};
-use crate::carry::Carrier;
+use crate::carry::{Carrier, Patient};
 use crate::names::{name, slot};
 use crate::scripts::Script;
 
@@ -28,6 +28,8 @@ pub struct RedisStore {
 
 struct Shared {
     lanes: Lanes<Carrier>,
+    /// For asks that wait for replicas, so that no other ask waits with them.
+    patient: Option<Lanes<Patient>>,
     carrier: Arc<Carrier>,
     prefix: String,
     policies: HashMap<String, PolicyOptions>,
@@ -38,7 +40,9 @@ struct Shared {
 pub(crate) struct Clock(AtomicU64);
 
 impl Clock {
-    pub(crate) const REAL: Self = Self(AtomicU64::new(u64::MAX));
+    pub(crate) fn real() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
 
     pub(crate) fn manual(now: Micros) -> Self {
         Self(AtomicU64::new(now.epoch_us()))
@@ -65,8 +69,22 @@ impl RedisStore {
         clock: Clock,
     ) -> Self {
         let carrier = Arc::new(carrier);
+        carrier.warm(size.lanes);
         let lanes = Lanes::start(size, Arc::clone(&carrier));
-        Self { shared: Arc::new(Shared { lanes, carrier, prefix, policies, clock }) }
+        let does_any_wait = policies.values().any(|options| options.wait_replicas > 0);
+        let patient = does_any_wait.then(|| {
+            let patient = Patient { carrier: Arc::clone(&carrier), first_lane: size.lanes.max(1) };
+            Lanes::start(size, Arc::new(patient))
+        });
+        let shared = Shared { lanes, patient, carrier, prefix, policies, clock };
+        Self { shared: Arc::new(shared) }
+    }
+
+    async fn send(&self, ask: Ask) -> Result<Vec<Told>, StoreError> {
+        match &self.shared.patient {
+            Some(patient) if ask.replicas > 0 => patient.ask(ask).await,
+            _ => self.shared.lanes.ask(ask).await,
+        }
     }
 
     /// Sets the clock of a store that was built with one.
@@ -136,7 +154,7 @@ impl RedisStore {
     ) -> Result<Told, StoreError> {
         let what = What::Whole { script, keys, args };
         let ask = Ask { what, now: self.shared.clock.now(), replicas };
-        let told = self.shared.lanes.ask(ask).await?;
+        let told = self.send(ask).await?;
         told.into_iter().next().ok_or(StoreError::Unreadable)
     }
 
@@ -165,7 +183,7 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
         let ask = self.asked(&op)?;
-        applied(&op, &self.shared.lanes.ask(ask).await?)
+        applied(&op, &self.send(ask).await?)
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
@@ -179,7 +197,7 @@ impl Store for RedisStore {
             return Ok(AppliedMany { decisions: Vec::new(), at });
         }
         let what = What::Keys { script: Script::Check(family), params, items };
-        let told = self.shared.lanes.ask(self.ask_of(many.policy, what)).await?;
+        let told = self.send(self.ask_of(many.policy, what)).await?;
         let (mut decisions, mut at) = (Vec::with_capacity(many.keys.len()), Micros::ZERO);
         for told in &told {
             at = at.max(told.at());

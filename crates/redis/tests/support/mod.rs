@@ -1,0 +1,107 @@
+//! The store on real servers, as the testkit's harness.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use admittance::{
+    Action, Applied, Builtin, Cost, Decision, Gcra, Micros, Op, Span, Store, StoreError, Tat,
+};
+use admittance_redis::{Builder, RedisStore};
+use admittance_testkit::{Harness, Timed};
+use tokio::runtime::Runtime;
+
+/// Fresh stores at one URL: each has a prefix of its own.
+pub struct OnServer {
+    pub url: String,
+    pub edits: Vec<(&'static str, &'static str)>,
+    pub timelines: usize,
+    runtime: Runtime,
+    made: AtomicU64,
+}
+
+impl OnServer {
+    pub fn new(url: &str) -> Self {
+        let url = url.to_owned();
+        Self { url, edits: Vec::new(), timelines: 40, runtime: runtime(), made: AtomicU64::new(0) }
+    }
+
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    pub fn builder(&self) -> Builder {
+        let made = self.made.fetch_add(1, Ordering::Relaxed);
+        let builder = RedisStore::builder(&self.url).prefix(format!("t{made}"));
+        self.edits.iter().fold(builder, |builder, (from, to)| builder.edit_scripts(from, to))
+    }
+}
+
+impl Harness for OnServer {
+    type Store = RedisStore;
+
+    async fn fresh(&self) -> RedisStore {
+        self.builder().manual_clock(Micros::ZERO).build().unwrap()
+    }
+
+    async fn set_clock(&self, store: &RedisStore, now: Micros) {
+        store.set_now(now);
+    }
+
+    async fn replay(
+        &self,
+        store: &RedisStore,
+        steps: &[Timed<'_>],
+    ) -> Result<Vec<Applied>, StoreError> {
+        let steps: Vec<_> = steps.iter().map(|step| (step.at, step.op)).collect();
+        store.replay(&steps).await
+    }
+
+    fn timelines(&self) -> usize {
+        self.timelines
+    }
+
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.runtime.block_on(future)
+    }
+}
+
+pub fn runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().unwrap()
+}
+
+/// `limit` at once, and again each hour.
+pub fn hourly(limit: u64) -> Builtin {
+    Tat::gcra(Gcra { limit, period: Span::from_secs(3_600), burst: limit }).unwrap().into()
+}
+
+pub async fn check(
+    store: &RedisStore,
+    strategy: &Builtin,
+    key: &[u8],
+) -> Result<Decision, StoreError> {
+    let op = Op { policy: "api", strategy, key, action: Action::Check(Cost::ONE) };
+    store.apply(op).await.map(|applied| applied.decision().unwrap())
+}
+
+pub async fn peek(
+    store: &RedisStore,
+    strategy: &Builtin,
+    key: &[u8],
+) -> Result<Decision, StoreError> {
+    let op = Op { policy: "api", strategy, key, action: Action::Peek };
+    store.apply(op).await.map(|applied| applied.decision().unwrap())
+}
+
+/// The URL of a cluster, by three of its nodes.
+pub fn cluster_url(cluster: &admittance_testkit::servers::RedisCluster) -> String {
+    let hosts: Vec<_> = cluster.nodes().iter().take(3).map(|n| n.address().to_string()).collect();
+    format!("redis+cluster://{}", hosts.join(","))
+}
+
+/// The URL of what sentinels watch.
+pub fn sentinel_url(sentinel: &admittance_testkit::servers::RedisSentinel) -> String {
+    let hosts: Vec<_> = sentinel.sentinels().iter().map(|s| s.address().to_string()).collect();
+    format!("redis+sentinel://{}/{}", hosts.join(","), sentinel.name())
+}
