@@ -77,7 +77,12 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    pub(crate) async fn new(url: &str, runtime: &Arc<Runtime>, path: Path, timelines: usize) -> Self {
+    pub(crate) async fn new(
+        url: &str,
+        runtime: &Arc<Runtime>,
+        path: Path,
+        timelines: usize,
+    ) -> Self {
         let runtime = Arc::clone(runtime);
         let client = client(url).await;
         // Plans for tables as they will be, as the store's own connections have them.
@@ -105,16 +110,18 @@ impl Postgres {
     fn replay_statement(&self) -> String {
         let kind = if self.path == Path::OneLogged { "logged" } else { "unlogged" };
         let state = format!("{}_{kind}", self.table);
+        let spec = "($2::bigint[])[s.use * 8 - 7 : s.use * 8]";
         let op = match self.path {
-            Path::OneLogged => format!("{state}_one($1, $2, s.action, s.cost, s.at)"),
+            Path::OneLogged => format!("{state}_one($1, {spec}, s.action, s.cost, s.at)"),
             Path::BatchUnlogged => format!(
-                "{state}_batch(ARRAY[$1], $2, '{{1}}', ARRAY[s.action], ARRAY[s.cost], '{{f}}', s.at)"
+                "{state}_batch(ARRAY[$1], {spec}, '{{1}}', ARRAY[s.action], ARRAY[s.cost], \
+                 '{{f}}', s.at)"
             ),
         };
         format!(
             "SELECT CASE WHEN s.action = 3 THEN {state}_reset($1, $3, s.at) ELSE {op} END FROM \
-             (SELECT * FROM unnest($4::bigint[], $5::int[], $6::bigint[]) WITH ORDINALITY \
-             AS w (at, action, cost, n) ORDER BY n OFFSET 0) s"
+             (SELECT * FROM unnest($4::bigint[], $5::int[], $6::bigint[], $7::int[]) \
+             WITH ORDINALITY AS w (at, action, cost, use, n) ORDER BY n OFFSET 0) s"
         )
     }
 }
@@ -147,10 +154,14 @@ impl Harness for Postgres {
         steps: &[Timed<'_>],
     ) -> Result<Vec<Applied>, StoreError> {
         let first = steps[0].op;
-        let (key, spec) = store.arguments(first.policy, first.strategy, first.key);
-        let is_log = spec[0] == 4;
+        let (key, _) = store.arguments(first.policy, first.strategy, first.key);
         let (mut ats, mut actions, mut costs) = (Vec::new(), Vec::new(), Vec::new());
-        for step in steps {
+        let (mut specs, mut uses): (Vec<i64>, Vec<i32>) = (Vec::new(), Vec::new());
+        for (step, place) in steps.iter().zip(1..) {
+            let (own, spec) = store.arguments(step.op.policy, step.op.strategy, step.op.key);
+            assert_eq!(own, key, "a timeline is one key's");
+            specs.extend(spec);
+            uses.push(place);
             ats.push(i64::try_from(step.at.epoch_us()).expect("below 2^53"));
             let (action, cost) = match step.op.action {
                 Action::Check(cost) => (0, cost.units()),
@@ -164,8 +175,16 @@ impl Harness for Postgres {
         }
         let statement = self.replay_statement();
         let statement = self.client.prepare(&statement).await.expect("a statement");
-        let given: [&(dyn ToSql + Sync); 6] = [&key, &spec, &is_log, &ats, &actions, &costs];
-        let rows = self.client.query(&statement, &given).await.expect("the functions answer");
+        let is_log = specs[0] == 4;
+        let given: [&(dyn ToSql + Sync); 7] =
+            [&key, &specs, &is_log, &ats, &actions, &costs, &uses];
+        let refused = |error: tokio_postgres::Error| StoreError::Refused {
+            detail: error
+                .as_db_error()
+                .map_or_else(|| error.to_string(), |said| said.message().into())
+                .into(),
+        };
+        let rows = self.client.query(&statement, &given).await.map_err(refused)?;
         let answers = steps.iter().zip(&rows);
         answers
             .map(|(step, row)| PostgresStore::read(&step.op, &row.get::<_, Vec<i64>>(0)))
