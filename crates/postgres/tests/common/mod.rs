@@ -45,6 +45,23 @@ pub(crate) async fn check(
     store.apply(op).await.map(|applied| applied.decision().expect("a decision"))
 }
 
+/// A check that is asked again while the store says that it is away, which is safe.
+pub(crate) async fn check_when_there(
+    store: &impl Store,
+    policy: &str,
+    strategy: &Builtin,
+    key: &[u8],
+) -> Result<Decision, StoreError> {
+    for _ in 0..6_000 {
+        match check(store, policy, strategy, key).await {
+            Err(StoreError::Unavailable) => {}
+            answered => return answered,
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    Err(StoreError::Unavailable)
+}
+
 /// Waits until something holds; a test that waits in vain fails.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
     let wait = async {
