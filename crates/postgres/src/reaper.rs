@@ -50,9 +50,9 @@ impl Reaper {
             for (page, durability) in pages.iter_mut().zip(BOTH) {
                 for _ in 0..STEPS_PER_TICK {
                     // A server that is away is asked again at the next tick.
-                    let Ok((_, next)) = self.step(durability, *page).await else { break };
-                    *page = next;
-                    if next == 0 {
+                    let Ok(step) = self.step(durability, *page).await else { break };
+                    *page = step.next;
+                    if step.is_last() {
                         break;
                     }
                 }
@@ -67,20 +67,18 @@ impl Reaper {
         for durability in BOTH {
             let mut page = 0;
             loop {
-                let (keys, next) = self.step(durability, page).await?;
-                reaped.keys += keys;
-                // The same page again means that it had more.
-                if next == 0 && keys < ROWS_PER_STEP.unsigned_abs() {
+                let step = self.step(durability, page).await?;
+                reaped.keys += u64::try_from(step.keys).unwrap_or(0);
+                if step.is_last() {
                     break;
                 }
-                page = next;
+                page = step.next;
             }
         }
         Ok(reaped)
     }
 
-    /// How many rows went, and the page to go on at.
-    async fn step(&self, durability: Durability, page: i64) -> Result<(u64, i64), StoreError> {
+    async fn step(&self, durability: Durability, page: i64) -> Result<Step, StoreError> {
         let ready = self.link.ready()?;
         let hook = Some(self.hook.load(Ordering::Relaxed)).filter(|hook| *hook >= 0);
         let statement = &ready.statements.of(durability).reap;
@@ -93,12 +91,28 @@ impl Reaper {
             return Err(StoreError::Timeout { waited: Span::from_us(waited) });
         };
         let answered = answered.map_err(|error| failure::of_statement(&error))?;
-        match answered.first() {
-            Some(Answered::Numbers(numbers)) if numbers.len() == 2 => {
-                Ok((u64::try_from(numbers[0]).unwrap_or(0), numbers[1]))
-            }
-            _ => Err(StoreError::Unreadable),
-        }
+        let Some(Answered::Numbers(numbers)) = answered.first() else {
+            return Err(StoreError::Unreadable);
+        };
+        let &[keys, next, entries] = numbers.as_slice() else {
+            return Err(StoreError::Unreadable);
+        };
+        Ok(Step { keys, next, entries })
+    }
+}
+
+/// What one statement did.
+struct Step {
+    keys: i64,
+    /// The page to go on at.
+    next: i64,
+    entries: i64,
+}
+
+impl Step {
+    /// Whether the tables have been walked through and nothing is left over.
+    fn is_last(&self) -> bool {
+        self.next == 0 && self.keys < ROWS_PER_STEP && self.entries < ROWS_PER_STEP
     }
 }
 

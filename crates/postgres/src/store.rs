@@ -211,6 +211,16 @@ impl PostgresStore {
         (asked.key, asked.spec.to_vec())
     }
 
+    /// What the numbers that a function gave mean.
+    ///
+    /// # Errors
+    /// They mean nothing.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn read(op: &Op<'_>, numbers: &[i64]) -> Result<Applied, StoreError> {
+        applied(op, numbers)
+    }
+
     async fn numbers(&self, ask: Ask) -> Result<Vec<i64>, StoreError> {
         match self.lanes.ask(ask).await? {
             Answered::Numbers(numbers) => Ok(numbers),
@@ -232,26 +242,17 @@ impl Store for PostgresStore {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
         let durability = self.names.durability(op.policy);
         let mut asked = self.names.asked(op.policy, op.strategy, op.key)?;
-        (asked.action, asked.cost) = match op.action {
-            Action::Check(cost) => (CHECK, number(cost.units())),
-            Action::Peek => (PEEK, 1),
-            Action::Forecast(cost) => (FORECAST, number(cost.units())),
-            Action::Reset => {
-                let is_log = asked.spec[0] == i64::from(Kind::Log as u8);
-                let ask = Ask::Reset { durability, key: asked.key, is_log };
-                let numbers = self.numbers(ask).await?;
-                let [at, found] = numbers[..] else { return Err(StoreError::Unreadable) };
-                return Ok(Applied { answer: Answer::Reset(found == 1), at: instant(at) });
+        let ask = match action(op.action)? {
+            Some((action, cost)) => {
+                (asked.action, asked.cost) = (action, cost);
+                Ask::Op { durability, op: asked }
             }
-            _ => return Err(unknown()),
+            None => {
+                let is_log = asked.spec[0] == i64::from(Kind::Log as u8);
+                Ask::Reset { durability, key: asked.key, is_log }
+            }
         };
-        let numbers = self.numbers(Ask::Op { durability, op: asked }).await?;
-        let (at, four) = numbers.split_first().ok_or(StoreError::Unreadable)?;
-        let answer = match op.action {
-            Action::Forecast(_) => Answer::Forecast(forecast(four)?),
-            _ => Answer::Decision(decision(op.strategy.limit(), four)?),
-        };
-        Ok(Applied { answer, at: instant(*at) })
+        applied(&op, &self.numbers(ask).await?)
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
@@ -337,6 +338,28 @@ impl Names {
     fn cell(&self, cell: Cell<'_>) -> (Durability, Vec<u8>) {
         (self.durability(cell.policy), self.key(Kind::Cell, cell.policy, cell.shape, cell.key))
     }
+}
+
+/// The number of an action and its cost; none for a reset, which has a function of its own.
+fn action(action: Action) -> Result<Option<(i32, i64)>, StoreError> {
+    Ok(Some(match action {
+        Action::Check(cost) => (CHECK, number(cost.units())),
+        Action::Peek => (PEEK, 1),
+        Action::Forecast(cost) => (FORECAST, number(cost.units())),
+        Action::Reset => return Ok(None),
+        _ => return Err(unknown()),
+    }))
+}
+
+/// What the numbers that a function gave mean.
+fn applied(op: &Op<'_>, numbers: &[i64]) -> Result<Applied, StoreError> {
+    let (at, rest) = numbers.split_first().ok_or(StoreError::Unreadable)?;
+    let answer = match (op.action, rest) {
+        (Action::Reset, [found]) => Answer::Reset(*found == 1),
+        (Action::Forecast(_), four) => Answer::Forecast(forecast(four)?),
+        (_, four) => Answer::Decision(decision(op.strategy.limit(), four)?),
+    };
+    Ok(Applied { answer, at: instant(*at) })
 }
 
 fn decision(limit: u64, four: &[i64]) -> Result<Decision, StoreError> {
