@@ -5,6 +5,7 @@
 //! so the figures are for comparing within one run, not for sizing.
 
 mod load;
+mod outage;
 mod postgres;
 mod redis;
 
@@ -41,6 +42,9 @@ pub(crate) fn run(effort: Effort, only: &str) {
         }
         if only.is_empty() || only == "postgres" {
             postgres::run(effort, &mut report).await;
+        }
+        if only.is_empty() || only == "outage" {
+            outage::run(effort, &mut report).await;
         }
     });
     report.finish();

@@ -85,7 +85,7 @@ local function write(p, key, s, cost)
       call('RPUSH', key, at .. ':' .. cost)
     end
   end
-  if is_real then call('PEXPIREAT', key, ceil((s.at + p.window) / 1000)) end
+  if is_real then call('PEXPIREAT', key, ceil((s.at + p.window) / 1000) + KEPT) end
 end
 -- look
 local function peek(p, s)

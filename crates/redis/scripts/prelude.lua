@@ -7,6 +7,9 @@ local match, find = string.match, string.find
 local call, try = redis.call, redis.pcall
 -- A wait of at least 0 is how long; these are the other outcomes.
 local ADMIT, NEVER, UNREADABLE = -1, -2, -3
+-- A key stays for this many milliseconds after it is idle, so that a clock which is set back by
+-- less than that finds it again.
+local KEPT = 1000
 -- Tests pass an instant, and then nothing expires: a time of one's own and a real expiry do not mix.
 local is_real, now = ARGV[1] == '', nil
 if is_real then

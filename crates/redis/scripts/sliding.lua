@@ -114,7 +114,7 @@ local function write(p, key, at, counts)
   local text = table.concat(texts, ',', 1, last)
   if is_real then
     local idle = instant(p, place(p, at) + 1 + p.buckets, 0)
-    call('SET', key, text, 'PXAT', ceil(idle / 1000))
+    call('SET', key, text, 'PXAT', ceil(idle / 1000) + KEPT)
   else
     call('SET', key, text)
   end

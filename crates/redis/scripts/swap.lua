@@ -10,7 +10,7 @@ end
 if ARGV[4] == '0' then
   call('DEL', KEYS[1])
 elseif is_real then
-  call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[6])
+  call('SET', KEYS[1], ARGV[5], 'PXAT', ARGV[6] + KEPT)
 else
   call('SET', KEYS[1], ARGV[5])
 end

@@ -94,7 +94,7 @@ end
 local function write(p, key, whole, part)
   local text = part > 0 and format('%.0f %.0f %.0f', whole, part, p.d) or format('%.0f', whole)
   if is_real then
-    call('SET', key, text, 'PXAT', ceil((part > 0 and whole + 1 or whole) / 1000))
+    call('SET', key, text, 'PXAT', ceil((part > 0 and whole + 1 or whole) / 1000) + KEPT)
   else
     call('SET', key, text)
   end

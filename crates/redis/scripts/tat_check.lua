@@ -34,7 +34,7 @@ while first <= count and tolerance <= EXACT do
       local idle = part > 0 and whole + 1 or whole
       local new = part > 0 and format('%.0f %.0f %.0f', whole, part, d) or whole
       if is_real then
-        call('SET', key, new, 'PXAT', ceil(idle / 1000))
+        call('SET', key, new, 'PXAT', ceil(idle / 1000) + KEPT)
       else
         call('SET', key, new)
       end

@@ -91,7 +91,8 @@ end
 local function write(p, key, index, count)
   local text = format('%.0f %.0f', index, count)
   if is_real then
-    call('SET', key, text, 'PXAT', ceil((index == p.index and p.finish or end_of(p, index)) / 1000))
+    local idle = index == p.index and p.finish or end_of(p, index)
+    call('SET', key, text, 'PXAT', ceil(idle / 1000) + KEPT)
   else
     call('SET', key, text)
   end

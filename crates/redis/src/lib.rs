@@ -7,7 +7,8 @@
 //! - Decisions are those of `admittance-core`, in every field: the scripts compute with whole
 //!   numbers below 2^53, where a server's doubles are exact.
 //! - One round trip per ask, and one more after the server has forgotten the scripts.
-//! - State goes by itself when it is idle, and never earlier.
+//! - State goes by itself a second after it is idle, and never earlier, so that a server's clock
+//!   which is set back by less than a second admits nothing twice.
 //! - What may have been charged is never sent again: [`StoreError::Lost`](admittance::StoreError).
 //! - A store whose servers are not there answers so, and serves when they are.
 //!
