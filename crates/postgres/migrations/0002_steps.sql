@@ -8,8 +8,9 @@
 --   3 and zeroes, if what is remembered is not a state of this strategy.
 -- 9007199254740991 is 2^53 - 1: no result lies past it.
 
--- gcra and token bucket. spec: 1, limit, D, unit (ticks, 1/D ticks), tolerance (ticks, 1/D ticks).
--- known: the TAT's ticks and 1/D ticks, and the D they were written over.
+-- gcra and token bucket. spec: 1, limit, D, unit (ticks, 1/D ticks), tolerance (ticks, 1/D ticks),
+-- and the unit in 1/D ticks if D is small.
+-- known: the TAT's ticks and 1/D ticks, the D they were written over, the instant of writing.
 CREATE FUNCTION {name}_tat(
     spec bigint[], known bigint[], now_us bigint, action int, cost bigint
 ) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -30,7 +31,7 @@ DECLARE
     reset_at bigint;
 BEGIN
     IF known IS NOT NULL THEN
-        IF cardinality(known) <> 3 THEN
+        IF cardinality(known) <> 4 THEN
             RETURN ARRAY[3, 0, 0, 0];
         END IF;
         tat := known[1];
@@ -82,7 +83,7 @@ BEGIN
     END IF;
     reset_at := least(tat + (tat_part > 0)::int, 9007199254740991);
     IF action = 0 AND outcome = 0 THEN
-        RETURN ARRAY[0, 0, remaining, reset_at, reset_at, tat, tat_part, parts];
+        RETURN ARRAY[0, 0, remaining, reset_at, reset_at, tat, tat_part, parts, now_us];
     ELSIF action < 2 THEN
         RETURN ARRAY[outcome, wait, remaining, reset_at];
     ELSIF remaining = most THEN

@@ -47,7 +47,8 @@ BEGIN
         WHERE e.log = known[1] AND e.at > judged - spec[3]
             AND e.total >= gone + live + cost - spec[2]
         ORDER BY e.at, e.total LIMIT 1;
-        RETURN ARRAY[1, greatest(coalesce(frees, judged) + spec[3] - now_us, 0), remaining, reset_at];
+        RETURN ARRAY[
+            1, greatest(coalesce(frees, judged) + spec[3] - now_us, 0), remaining, reset_at];
     ELSIF action = 1 THEN
         RETURN ARRAY[0, 0, remaining, reset_at];
     ELSIF known IS NULL THEN
@@ -109,21 +110,23 @@ DECLARE
     step bigint[];
     is_there boolean;
     now_us bigint;
+    tries int;
 BEGIN
-    FOR tries IN 1 .. 100 LOOP
-        IF action = 0 THEN
-            SELECT t.ctid, t.state INTO place, known FROM {state} t
-            WHERE t.key = wanted FOR NO KEY UPDATE;
-            is_there := FOUND;
-        ELSE
-            SELECT t.state INTO known FROM {state} t WHERE t.key = wanted;
-        END IF;
+    IF action > 0 THEN
+        SELECT t.state INTO known FROM {state} t WHERE t.key = wanted;
         now_us := coalesce(hook, least(
             (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 4503599627370495));
         step := {state}_step(spec, known, now_us, action, cost);
-        IF action > 0 THEN
-            RETURN now_us || step[1:4];
-        ELSIF step[1] <> 0 THEN
+        RETURN now_us || step[1:4];
+    END IF;
+    LOOP
+        SELECT t.ctid, t.state INTO place, known FROM {state} t
+        WHERE t.key = wanted FOR NO KEY UPDATE;
+        is_there := FOUND;
+        now_us := coalesce(hook, least(
+            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 4503599627370495));
+        step := {state}_step(spec, known, now_us, action, cost);
+        IF step[1] <> 0 THEN
             -- Nothing was written but a lock: no crash can lose it, so the disk is not waited for.
             PERFORM set_config('synchronous_commit', 'off', true);
             RETURN now_us || step[1:4];
@@ -148,8 +151,49 @@ BEGIN
             RETURN now_us || step[1:4];
         END IF;
         -- Somebody else was faster: there is a row to lock now.
+        tries := coalesce(tries, 0) + 1;
+        IF tries > 100 THEN
+            RAISE EXCEPTION 'the row came and went a hundred times' USING ERRCODE = '40001';
+        END IF;
     END LOOP;
-    RAISE EXCEPTION 'the row came and went a hundred times' USING ERRCODE = '40001';
+END $$;
+
+-- A check by gcra or token bucket, where the TAT in 1/D ticks fits a bigint: D, what the cost moves
+-- the TAT by, the tolerance and the unit in 1/D ticks, and the limit, which the cost is within.
+--
+-- Statements and expressions cost something once per transaction, and each op is one. So the most
+-- frequent one, which admits a known key, is a single statement: it locks the row, reads the clock,
+-- and writes if it admits. A new key and a denial take the way of all others.
+CREATE FUNCTION {state}_quick(
+    wanted bytea, parts bigint, charge bigint, tolerance bigint, unit bigint, most bigint,
+    spec bigint[], cost bigint, hook bigint
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    answer bigint[];
+BEGIN
+    INSERT INTO {state} AS t (key, idle_at) VALUES (wanted, 0)
+    ON CONFLICT (key) DO UPDATE SET (state, idle_at) = (
+        SELECT ARRAY[n.next / parts, n.next % parts, parts, n.now_us], (n.next + parts - 1) / parts
+        FROM (
+            SELECT c.now_us, charge
+                + greatest(t.state[1] * parts + t.state[2], c.now_us * parts) AS next
+            FROM (SELECT coalesce(hook, least(
+                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+                4503599627370495)) AS now_us OFFSET 0) c
+            OFFSET 0
+        ) n
+    )
+    WHERE t.state[3] = parts
+        AND t.state[1] * parts + t.state[2] + charge - tolerance <= parts * coalesce(hook, least(
+            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 4503599627370495))
+    RETURNING ARRAY[t.state[4], 0, 0,
+        least(most, ((t.state[4] - t.state[1]) * parts + tolerance - t.state[2]) / unit),
+        t.idle_at]
+    INTO answer;
+    IF answer[1] IS NOT NULL THEN
+        RETURN answer;
+    END IF;
+    RETURN {state}_one(wanted, spec, 0, cost, hook);
 END $$;
 
 -- Locks the rows of keys, in their order, so that no two batches wait for each other. A row that
@@ -173,7 +217,6 @@ DECLARE
     now_us bigint;
     used int := 0;
     spec bigint[];
-    known bigint[];
     step bigint[];
     answers bigint[] := array_fill(0::bigint, ARRAY[1 + 4 * cardinality(wanted)]);
     filled int := 1;

@@ -4,10 +4,11 @@
 //! - A row goes only when it has decided as none does for [`GRACE_US`], by the server's clock: a
 //!   clock that steps back by less gives no budget twice.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
-//!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its own.
+//!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
+//!   own.
 //!
 //! # Proven by
-//! `tests/reaper.rs`.
+//! `tests/storage.rs`, `tests/races.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -14,38 +14,45 @@ pub(crate) fn spec(strategy: &Builtin) -> Option<(Kind, Spec)> {
         Builtin::Tat(tat) => (Kind::Tat, of_tat(tat)),
         Builtin::Window(window) => (Kind::Window, of_window(window)?),
         Builtin::SlidingWindow(sliding) => {
-            (Kind::Sliding, [number(sliding.window().us()), number(sliding.buckets()), 0, 0, 0])
+            (Kind::Sliding, [number(sliding.window().us()), number(sliding.buckets()), 0, 0, 0, 0])
         }
-        Builtin::SlidingLog(log) => (Kind::Log, [number(log.window().us()), 0, 0, 0, 0]),
+        Builtin::SlidingLog(log) => (Kind::Log, [number(log.window().us()), 0, 0, 0, 0, 0]),
         _ => return None,
     };
-    let [a, b, c, d, e] = rest;
-    Some((kind, [i64::from(kind as u8), number(strategy.limit()), a, b, c, d, e, 0]))
+    let [a, b, c, d, e, f] = rest;
+    Some((kind, [i64::from(kind as u8), number(strategy.limit()), a, b, c, d, e, f]))
 }
 
-fn of_tat(tat: &Tat) -> [i64; 5] {
+fn of_tat(tat: &Tat) -> [i64; 6] {
     let (unit, tolerance) = (tat.unit(), tat.tolerance());
-    [tat.denominator(), unit.whole, unit.fraction, tolerance.whole, tolerance.fraction].map(number)
+    let denominator = tat.denominator();
+    let narrow =
+        if denominator <= NARROW_MAX { unit.whole * denominator + unit.fraction } else { 0 };
+    [denominator, unit.whole, unit.fraction, tolerance.whole, tolerance.fraction, narrow]
+        .map(number)
 }
 
-fn of_window(window: &Window) -> Option<[i64; 5]> {
+fn of_window(window: &Window) -> Option<[i64; 6]> {
     let east = |minutes: i16| i64::from(minutes) * 60_000_000;
     Some(match window.cadence() {
         Cadence::Fixed { period, anchor_us } => {
             let period = number(period.us());
-            [0, period, anchor_us.rem_euclid(period.max(1)), 0, 0]
+            [0, period, anchor_us.rem_euclid(period.max(1)), 0, 0, 0]
         }
-        Cadence::Day { offset_minutes } => [1, east(offset_minutes), 0, 0, 0],
+        Cadence::Day { offset_minutes } => [1, east(offset_minutes), 0, 0, 0, 0],
         Cadence::Week { offset_minutes, starts_on } => {
             let shift = (starts_on as i64 - Weekday::Thursday as i64).rem_euclid(7);
-            [2, east(offset_minutes), shift, 0, 0]
+            [2, east(offset_minutes), shift, 0, 0, 0]
         }
-        Cadence::Month { offset_minutes } => [3, east(offset_minutes), 0, 0, 0],
+        Cadence::Month { offset_minutes } => [3, east(offset_minutes), 0, 0, 0, 0],
         _ => return None,
     })
 }
 
-/// Everything here is below 2^53.
+/// Below 2^53 ticks, and half of that for a charge, a TAT in 1/D ticks stays below 2^63.
+const NARROW_MAX: u64 = 512;
+
+/// Everything here is below 2^63.
 pub(crate) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -25,6 +25,7 @@ pub(crate) struct Statements {
 #[derive(Debug)]
 pub(crate) struct OfTable {
     pub(crate) one: Statement,
+    pub(crate) quick: Statement,
     pub(crate) batch: Statement,
     pub(crate) reset: Statement,
     pub(crate) load: Statement,
@@ -56,16 +57,17 @@ impl OfTable {
     async fn prepare(client: &Client, table: &str) -> Result<Self, Error> {
         let texts = [
             format!("SELECT {table}_one($1, $2, $3, $4, $5)"),
+            format!("SELECT {table}_quick($1, $2, $3, $4, $5, $6, $7, $8, $9)"),
             format!("SELECT {table}_batch($1, $2, $3, $4, $5, $6, $7)"),
             format!("SELECT {table}_reset($1, $2, $3)"),
             format!("SELECT at, held FROM {table}_load($1, $2)"),
             format!("SELECT done, at, held FROM {table}_swap($1, $2, $3, $4, $5)"),
             format!("SELECT {table}_reap($1, $2, $3, $4, $5)"),
         ];
-        let [one, batch, reset, load, swap, reap] =
+        let [one, quick, batch, reset, load, swap, reap] =
             texts.each_ref().map(|text| client.prepare(text));
-        let (one, batch, reset, load, swap, reap) =
-            tokio::try_join!(one, batch, reset, load, swap, reap)?;
-        Ok(Self { one, batch, reset, load, swap, reap })
+        let (one, quick, batch, reset, load, swap, reap) =
+            tokio::try_join!(one, quick, batch, reset, load, swap, reap)?;
+        Ok(Self { one, quick, batch, reset, load, swap, reap })
     }
 }
