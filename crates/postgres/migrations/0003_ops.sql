@@ -177,9 +177,14 @@ BEGIN
         FROM (
             SELECT c.now_us, charge
                 + greatest(t.state[1] * parts + t.state[2], c.now_us * parts) AS next
-            FROM (SELECT coalesce(hook, least(
-                (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-                4503599627370495)) AS now_us OFFSET 0) c
+            FROM (SELECT greatest(
+                coalesce(hook, least(
+                    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+                    4503599627370495)),
+                -- The clock was read to admit and is read again to record: the instant recorded
+                -- is one that admits even if the clock stepped back in between.
+                (t.state[1] * parts + t.state[2] + charge - tolerance + parts - 1) / parts
+            ) AS now_us OFFSET 0) c
             OFFSET 0
         ) n
     )

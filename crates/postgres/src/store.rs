@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use admittance::store::lanes::{Lanes, Size};
@@ -31,6 +31,7 @@ pub struct PostgresStore {
     lanes: Lanes<Carrier>,
     names: Names,
     links: Vec<Link>,
+    #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests set it"))]
     hook: Arc<AtomicI64>,
     reaper: Reaper,
     reaping: Option<AbortHandle>,
@@ -199,7 +200,7 @@ impl PostgresStore {
     #[doc(hidden)]
     pub fn set_now(&self, now: Option<Micros>) {
         let now = now.map_or(-1, |now| number(now.epoch_us()));
-        self.hook.store(now, Ordering::Relaxed);
+        self.hook.store(now, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The arguments of the function that decides one key: its row's key and its strategy.

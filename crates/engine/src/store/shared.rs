@@ -25,7 +25,8 @@
 //!
 //! # Proven by
 //! `tests/alone.rs`: random timelines of two nodes and a store that is lost, for every strategy,
-//! with a local limit that starts full, one that rounds up, and a breaker that lets asks through.
+//! with a local limit that starts full and one that rounds up; `tests/guarded.rs` and the breaker's
+//! tests, with a breaker that lets asks through.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
