@@ -1,12 +1,13 @@
 //! Which store the flags choose, and how it is opened.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
 use admittance_postgres::{PostgresStore, TableName};
 use admittance_redis::{PolicyOptions, RedisStore};
-use admittance_server::{AnyStore, Coded, Config, KeySecret};
+use admittance_server::{AnyStore, Coded, Config, KeySecret, PolicyConfig};
 
 use crate::args::{MigrateArgs, StoreArgs};
 use crate::{Failure, shown};
@@ -28,6 +29,17 @@ impl Chosen {
             Self::Redis(_) => args.postgres_prefix.as_ref(),
             Self::Postgres(_) => args.redis_prefix.as_ref(),
         };
+        let foreign = match chosen {
+            Self::Memory if args.key_secret_file.is_some() => Some("--key-secret-file"),
+            Self::Memory | Self::Redis(_) if args.postgres_table.is_some() => {
+                Some("--postgres-table")
+            }
+            Self::Memory | Self::Postgres(_) if args.allow_eviction => Some("--allow-eviction"),
+            _ => None,
+        };
+        if let Some(flag) = foreign {
+            return Err(Failure(format!("{flag} means nothing to {chosen}; leave it out")));
+        }
         if misplaced.is_some() {
             return Err(Failure(format!(
                 "the prefix is for another store than {chosen}; write --store-prefix"
@@ -55,6 +67,28 @@ impl Chosen {
             (Opened::Postgres(store), Some(secret)) => AnyStore::new(Coded::new(store, secret)),
         }))
     }
+}
+
+/// Refuses policies that have one name in the store and want different things of it: the keys of
+/// one would be where the other does not look.
+fn agreed(config: &Config) -> Result<(), Failure> {
+    let mut known: HashMap<&str, &PolicyConfig> = HashMap::new();
+    for policy in &config.policies {
+        let name = config.store_name(policy);
+        let first = *known.entry(name).or_insert(policy);
+        let (ours, theirs) = (&policy.store, &first.store);
+        let is_same = ours.hash_tag == theirs.hash_tag
+            && ours.wait_replicas == theirs.wait_replicas
+            && ours.durable == theirs.durable;
+        if !is_same {
+            return Err(Failure(format!(
+                "policies {:?} and {:?} have the prefix {name:?} in common but differ in hashTag, \
+                 waitReplicas or durable; give one of them a prefix of its own",
+                first.name, policy.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 enum Opened {
@@ -97,6 +131,7 @@ fn chosen_by_scheme(url: &str) -> Result<Chosen, Failure> {
 }
 
 fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Failure> {
+    agreed(config)?;
     let mut builder = RedisStore::builder(url);
     if let Some(prefix) = args.store_prefix.as_ref().or(args.redis_prefix.as_ref()) {
         builder = builder.prefix(prefix);
@@ -116,6 +151,7 @@ fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Fai
 }
 
 async fn postgres(url: &str, args: &StoreArgs, config: &Config) -> Result<PostgresStore, Failure> {
+    agreed(config)?;
     let mut builder = PostgresStore::builder(url);
     if let Some(prefix) = args.store_prefix.as_ref().or(args.postgres_prefix.as_ref()) {
         builder = builder.prefix(prefix);

@@ -167,6 +167,9 @@ fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
         (&["--store-deadline", "6s"], "--store-deadline: \"6s\" is not between 1ms and 5s"),
         (&["--store", "redis://h", "--key-secret-file", "/nowhere"], "/nowhere: cannot be read"),
         (&["--fail", "local"], "built-in policies:"),
+        (&["--postgres-table", "t"], "--postgres-table means nothing to memory"),
+        (&["--store", "postgres://h", "--allow-eviction"], "--allow-eviction means nothing to"),
+        (&["--key-secret-file", "/nowhere"], "--key-secret-file means nothing to memory"),
     ] {
         let output = run(&[&["serve", "--port", "0"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", out(&output));
@@ -184,6 +187,24 @@ fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(err(&output).contains(said), "{args:?}: {}", err(&output));
     }
+}
+
+#[test]
+fn policies_with_one_prefix_that_want_different_things_of_the_store_are_refused() {
+    let name = format!("admittance-prefix-{}.yaml", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let text = "defaults: { prefix: shop }\nlimiters:\n  \
+                a: { strategy: gcra, limit: 5, period: 1h, durable: false }\n  \
+                b: { strategy: fixedWindow, limit: 5, period: 1h }\n";
+    std::fs::write(&file, text).expect("a file");
+    let shown = file.display().to_string();
+    for store in ["redis://127.0.0.1:1", "postgres://127.0.0.1:1/db"] {
+        let output = run(&["serve", "--port", "0", "--config", &shown, "--store", store]);
+        assert_eq!(output.status.code(), Some(2), "{}", out(&output));
+        let said = "policies \"a\" and \"b\" have the prefix \"shop\" in common but differ";
+        assert!(err(&output).contains(said), "{}", err(&output));
+    }
+    std::fs::remove_file(file).expect("the file is there");
 }
 
 #[test]

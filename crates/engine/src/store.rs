@@ -276,6 +276,8 @@ pub enum StoreError {
     /// A policy and key that occur twice in a group cost more together than can be counted;
     /// nothing was charged.
     CostTooLarge,
+    /// A policy and key occur twice in a group with different limits; nothing was charged.
+    TwoLimits,
     /// What is stored under the key is not a state of this strategy; nothing was charged.
     Unreadable,
     /// The store refuses: wrong credentials, a missing table, a forbidden command. Nothing was
@@ -311,6 +313,7 @@ impl StoreError {
             | Self::TooMany { .. }
             | Self::AcrossSlots
             | Self::CostTooLarge
+            | Self::TwoLimits
             | Self::Unreadable
             | Self::Refused { .. } => Recovery::Operator,
         }
@@ -343,6 +346,9 @@ impl fmt::Display for StoreError {
             ),
             Self::CostTooLarge => f.write_str(
                 "a policy and key occur several times and cost more than can be counted",
+            ),
+            Self::TwoLimits => f.write_str(
+                "a policy and key occur twice with different limits; they have one state",
             ),
             Self::Unreadable => f.write_str(
                 "what is stored under the key is not a state of this strategy; \

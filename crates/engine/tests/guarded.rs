@@ -276,6 +276,49 @@ async fn a_slow_store_is_an_outage_too() {
     until_closed(&guard).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_a_deadline_more_for_each_250_keys() {
+    let Bench { store, guard, .. } = &bench(RULES);
+    let strategy = strategy();
+    let key: &[u8] = b"ann";
+    for (keys, waits_ms) in [(1, 20), (249, 20), (250, 40), (10_000, 20 + 40 * 20)] {
+        store.becomes(Mood::Hangs);
+        let (began, keys) = (Instant::now(), vec![key; keys]);
+        let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+        let waited = Span::from_ms(waits_ms);
+        assert_eq!(guard.check_many(many).await, Err(StoreError::Timeout { waited }));
+        assert_eq!(began.elapsed(), Duration::from(waited));
+        store.becomes(Mood::Serves);
+        check(guard).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn patient_deadlines_do_not_hide_callers_that_give_up() {
+    let clock = Arc::new(ManualClock::default());
+    let store = Moody::new(ManualClock::default());
+    let settings = GuardSettings { deadline: Span::from_secs(1), rules: RULES, clock };
+    let guard = Guarded::start(Arc::clone(&store), settings);
+    store.becomes(Mood::Hangs);
+    for _ in 0..RULES.run_max {
+        let gave_up = tokio::time::timeout(Duration::from_millis(15), check(&guard)).await;
+        assert!(gave_up.is_err());
+    }
+    assert_eq!(guard.counters().state, BreakerState::Open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_cannot_be_read_is_counted_and_named_but_is_no_outage() {
+    let Bench { store, guard, .. } = &bench(RULES);
+    store.becomes(Mood::Fails(StoreError::Unreadable));
+    for _ in 0..20 {
+        assert_eq!(check(guard).await, Err(StoreError::Unreadable));
+    }
+    let counters = guard.counters();
+    assert_eq!((counters.unreadable, counters.state), (20, BreakerState::Closed));
+    assert_eq!(guard.last_failure(), Some(StoreError::Unreadable));
+}
+
 fn limiter(bench: &Bench, fail: FailMode) -> SharedLimiter<Arc<Moody>> {
     SharedLimiter::new("p", strategy(), Arc::clone(&bench.guard), fail).unwrap()
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use admittance::{
-    Action, Builtin, Cost, Gcra, ManualClock, Memory, Micros, OnFull, Op, Recovery, Span, Store,
-    StoreError, Tat, Window,
+    Action, Builtin, Combine, Cost, Gcra, Group, Limit, ManualClock, Memory, Micros, OnFull, Op,
+    Recovery, Span, Store, StoreError, Tat, Window,
 };
 use admittance_testkit::{Fault, Faulty, Harness, block_on, conformance};
 
@@ -79,6 +79,21 @@ fn callers_with_the_old_strategy_and_the_new_one_do_not_reset_each_other() {
     assert!(!check(&store, "api", &strategies[1]).unwrap());
     assert_eq!(store.stats("api").keys, 1);
     assert_eq!(store.stats("never asked").keys, 0);
+}
+
+#[test]
+fn one_state_under_two_limits_is_refused_in_a_group_and_charges_nothing() {
+    let store = Memory::new(ManualClock::default()).max_keys(10);
+    let strategies = [window(5), window(7)];
+    let limit = |strategy| Limit { policy: "api", strategy, key: b"ann", cost: Cost::ONE };
+    let limits = [limit(&strategies[0]), limit(&strategies[1])];
+    let group = Group { combine: Combine::All, limits: &limits };
+    assert_eq!(block_on(store.several(group)), Err(StoreError::TwoLimits));
+    let group = Group { combine: Combine::Any, limits: &limits };
+    assert!(block_on(store.several(group)).unwrap().several.decision.is_admit());
+    let group = Group { combine: Combine::All, limits: &[limits[0]; 2] };
+    let twice = block_on(store.several(group)).unwrap().several;
+    assert_eq!(twice.decision.remaining, 2, "one by `any`, two by `all`");
 }
 
 #[test]

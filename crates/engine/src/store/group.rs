@@ -56,7 +56,7 @@ impl<'a> Merged<'a> {
     /// The group's limits, those that occur twice merged if all are charged.
     ///
     /// # Errors
-    /// [`StoreError::TooMany`], [`StoreError::CostTooLarge`].
+    /// [`StoreError::TooMany`], [`StoreError::CostTooLarge`], [`StoreError::TwoLimits`].
     pub fn of(group: &Group<'a>) -> Result<Self, StoreError> {
         let (asked, max) = (group.limits.len(), Group::LIMITS_MAX);
         if asked > max {
@@ -69,6 +69,15 @@ impl<'a> Merged<'a> {
                     && other.key == limit.key
                     && other.strategy == limit.strategy
             };
+            let shares_state = |other: &Limit<'_>| {
+                other.policy == limit.policy
+                    && other.key == limit.key
+                    && other.strategy != limit.strategy
+                    && other.strategy.shape() == limit.strategy.shape()
+            };
+            if group.combine == Combine::All && merged.limits.iter().any(shares_state) {
+                return Err(StoreError::TwoLimits);
+            }
             // Of `any`, one is charged at most: there is nothing to add up.
             let found = match group.combine {
                 Combine::All => merged.limits.iter().position(is_same),

@@ -1,7 +1,8 @@
 //! A store that is waited for only so long, and not at all while it does not answer.
 //!
 //! # Guarantee
-//! - An ask takes at most the deadline, one more try included. Late answers are dropped: such an
+//! - An ask takes at most the deadline, one more try included; one for many keys takes one deadline
+//!   more for each 250 of them. Late answers are dropped: such an
 //!   ask may or may not have charged, and says so.
 //! - While the [`Breaker`] is not closed nothing is asked and nothing waits: the
 //!   answer is [`StoreError::Unavailable`], at once.
@@ -36,13 +37,17 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use admittance_core::{Builtin, Cost, EXACT_MAX, Micros, Span, Window};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::breaker::{Breaker, BreakerRules, BreakerState, Pass};
-use super::{Action, Applied, AppliedMany, AppliedSeveral, Group, Many, Op, Store, StoreError};
+use super::{
+    Action, Applied, AppliedMany, AppliedSeveral, Cell, Cells, Group, Loaded, Many, Op, Store,
+    StoreError, Swap, Swapped,
+};
 use crate::{Clock, PreciseClock};
 
 /// How long a store is waited for, and when it is no longer asked.
@@ -96,6 +101,9 @@ pub struct GuardCounters {
     pub failed: u64,
     /// Of these, those that were not answered in time.
     pub timed_out: u64,
+    /// Asks for keys under which something else than a state is stored. They are answered by the
+    /// fail mode, and the breaker does not hear of them.
+    pub unreadable: u64,
     /// Asks that were answered at once because the breaker was not closed.
     pub turned_away: u64,
     /// How often the breaker opened.
@@ -128,6 +136,7 @@ struct Inner<S> {
     asked: AtomicU64,
     failed: AtomicU64,
     timed_out: AtomicU64,
+    unreadable: AtomicU64,
     turned_away: AtomicU64,
     probes: AtomicU64,
 }
@@ -157,6 +166,7 @@ impl<S: Store + 'static> Guarded<S> {
             asked: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
+            unreadable: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
             probes: AtomicU64::new(0),
         });
@@ -190,6 +200,7 @@ impl<S> Guarded<S> {
             asked: read(&self.inner.asked),
             failed: read(&self.inner.failed),
             timed_out: read(&self.inner.timed_out),
+            unreadable: read(&self.inner.unreadable),
             turned_away: read(&self.inner.turned_away),
             opened,
             probes: read(&self.inner.probes),
@@ -204,6 +215,12 @@ impl<S> Guarded<S> {
         let due = guard.breaker.poll_probe()?;
         let probe_in = Span::from_us(due.us().saturating_sub(self.inner.elapsed().us()));
         Some(Outage { number: guard.breaker.opened(), since: guard.since, probe_in })
+    }
+
+    /// How many outages there were, if none lasts.
+    pub(crate) fn outages_over(&self) -> Option<u64> {
+        let guard = self.inner.lock();
+        (guard.breaker.state() == BreakerState::Closed).then(|| guard.breaker.opened())
     }
 
     /// Why the store failed last.
@@ -233,21 +250,39 @@ impl<S> Guarded<S> {
 
 impl<S: Store + 'static> Store for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.inner.ask(|| self.inner.store.apply(op)).await
+        self.inner.ask(self.inner.settings.deadline, || self.inner.store.apply(op)).await
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.inner.ask(|| self.inner.store.check_many(many)).await
+        let deadline = self.inner.for_keys(many.keys.len());
+        self.inner.ask(deadline, || self.inner.store.check_many(many)).await
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.inner.ask(|| self.inner.store.several(group)).await
+        self.inner.ask(self.inner.settings.deadline, || self.inner.store.several(group)).await
+    }
+}
+
+impl<S: Store + Cells + 'static> Cells for Guarded<S> {
+    async fn load(&self, cell: Cell<'_>) -> Result<Loaded, StoreError> {
+        self.inner.ask(self.inner.settings.deadline, || self.inner.store.load(cell)).await
+    }
+
+    async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
+        self.inner.ask(self.inner.settings.deadline, || self.inner.store.swap(cell, swap)).await
     }
 }
 
 impl<S> Inner<S> {
+    /// The deadline of an ask for many keys, which are that many decisions: one more for each
+    /// [`KEYS_PER_DEADLINE`] of them.
+    fn for_keys(&self, keys: usize) -> Span {
+        let deadlines = 1 + keys as u64 / KEYS_PER_DEADLINE;
+        Span::from_us(self.settings.deadline.us().saturating_mul(deadlines))
+    }
+
     /// Asks within the deadline if the breaker lets it.
-    async fn ask<T, F>(&self, send: impl Fn() -> F) -> Result<T, StoreError>
+    async fn ask<T, F>(&self, deadline: Span, send: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
@@ -255,8 +290,7 @@ impl<S> Inner<S> {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
             return Err(StoreError::Unavailable);
         };
-        let deadline = self.settings.deadline;
-        let asking = Asking { inner: self, pass, began: Instant::now(), is_told: false };
+        let asking = Asking { inner: self, pass, began: Instant::now(), deadline, is_told: false };
         let answered = tokio::time::timeout(deadline.into(), async {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let first = send().await;
@@ -354,12 +388,17 @@ struct Asking<'a, S> {
     inner: &'a Inner<S>,
     pass: Pass,
     began: Instant,
+    deadline: Span,
     is_told: bool,
 }
 
 impl<S> Asking<'_, S> {
     fn tell(mut self, error: Option<&StoreError>) {
         self.is_told = true;
+        if let Some(StoreError::Unreadable) = error {
+            self.inner.unreadable.fetch_add(1, Ordering::Relaxed);
+            self.inner.lock().last_failure = error.cloned();
+        }
         self.inner.hear(self.pass, error.filter(|error| is_of_the_store(error)).cloned());
     }
 }
@@ -367,8 +406,8 @@ impl<S> Asking<'_, S> {
 impl<S> Drop for Asking<'_, S> {
     fn drop(&mut self) {
         let waited = self.began.elapsed();
-        let deadline: std::time::Duration = self.inner.settings.deadline.into();
-        if !self.is_told && waited >= deadline / 2 {
+        let deadline: Duration = self.deadline.into();
+        if !self.is_told && waited >= (deadline / 2).min(OVERDUE_AFTER) {
             let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
             let waited = StoreError::Timeout { waited: Span::from_us(waited) };
             self.inner.hear(self.pass, Some(waited));
@@ -391,6 +430,7 @@ const fn is_of_the_store(error: &StoreError) -> bool {
         | StoreError::TooMany { .. }
         | StoreError::AcrossSlots
         | StoreError::CostTooLarge
+        | StoreError::TwoLimits
         | StoreError::Unreadable => false,
     }
 }
@@ -409,5 +449,9 @@ impl<S> fmt::Debug for Guarded<S> {
     }
 }
 
+/// A batch may take one deadline more for each of this many keys.
+const KEYS_PER_DEADLINE: u64 = 250;
+/// Who gives up after this long has waited for an answer, however patient the deadline is.
+const OVERDUE_AFTER: Duration = Duration::from_millis(10);
 /// Over how many keys probes are spread.
 const PROBE_KEYS: u64 = 16;

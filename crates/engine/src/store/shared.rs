@@ -262,8 +262,13 @@ impl<S: Store + 'static> SharedLimiter<S> {
 
     /// The store has answered: what was counted here meanwhile is of no use any more.
     fn recovered(&self) {
-        if self.is_alone.load(Ordering::Acquire) && self.store.outage().is_none() {
-            let mut alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_alone.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(over) = self.store.outages_over() else { return };
+        let mut alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
+        // A new outage may have begun since: its part must not be forgotten and made again.
+        if alone.as_ref().is_some_and(|alone| alone.outage <= over) {
             *alone = None;
             self.is_alone.store(false, Ordering::Release);
         }
@@ -350,7 +355,10 @@ impl<S> SharedLimiter<S> {
     fn unless_asked_wrongly(&self, error: StoreError) -> Result<(), StoreError> {
         let is_wrong = matches!(
             error,
-            StoreError::TooMany { .. } | StoreError::AcrossSlots | StoreError::CostTooLarge
+            StoreError::TooMany { .. }
+                | StoreError::AcrossSlots
+                | StoreError::CostTooLarge
+                | StoreError::TwoLimits
         );
         debug_assert!(!is_wrong || error.recovery() == Recovery::Operator);
         if is_wrong { Err(error) } else { Ok(()) }
