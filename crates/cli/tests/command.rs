@@ -169,13 +169,14 @@ fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
         (&["--fail", "local"], "built-in policies:"),
         (&["--postgres-table", "t"], "--postgres-table means nothing to memory"),
         (&["--store", "postgres://h", "--allow-eviction"], "--allow-eviction means nothing to"),
-        (&["--key-secret-file", "/nowhere"], "--key-secret-file means nothing to memory"),
     ] {
         let output = run(&[&["serve", "--port", "0"], args].concat());
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", out(&output));
         assert!(err(&output).contains(said), "{args:?}: {}", err(&output));
         assert!(!err(&output).contains("secret"), "{}", err(&output));
     }
+    let output = run(&["serve", "--port", "0", "--key-secret-file", "/nowhere"]);
+    assert!(err(&output).contains("--key-secret-file means nothing to memory"));
     let output = run(&["serve", "--fail", "local", "--validate"]);
     assert!(err(&output).contains("missing; fail: local needs it, e.g. share: 0.5"));
     for (args, said) in [
