@@ -6,7 +6,8 @@
 //!
 //! # Guarantee
 //! An ask is sent again only if the server said that it did not run it: an unknown script, a slot
-//! that has moved. Everything else that was sent and not answered is [`StoreError::Lost`].
+//! that has moved. Everything else that was sent and not answered is [`StoreError::Lost`], and so
+//! is an ask of which only a part was run.
 //!
 //! # Proven by
 //! `tests/failures.rs`.
@@ -490,6 +491,7 @@ fn answer(
     parts: &[Part],
     replicas: u32,
 ) -> Result<Vec<Told>, StoreError> {
+    joint(parts.iter().map(|part| done[part.call].told.as_ref().map(drop)))?;
     let mut answer = Vec::with_capacity(parts.len());
     for part in parts {
         let (call, done) = (&calls[part.call], &done[part.call]);
@@ -514,6 +516,25 @@ fn answer(
         answer.push(told);
     }
     Ok(answer)
+}
+
+/// Whether an ask that went out in several parts has an answer. If one part was not run and
+/// another was, or may have been, asking again could charge twice.
+pub(crate) fn joint<'a>(
+    parts: impl Iterator<Item = Result<(), &'a StoreError>>,
+) -> Result<(), StoreError> {
+    let is_unrun =
+        |error: &StoreError| matches!(error, StoreError::Unavailable | StoreError::Refused { .. });
+    let (mut was_run, mut failed) = (false, None);
+    for part in parts {
+        was_run |= part.err().is_none_or(|error| !is_unrun(error));
+        failed = failed.or(part.err());
+    }
+    match failed {
+        None => Ok(()),
+        Some(error) if was_run && is_unrun(error) => Err(StoreError::Lost),
+        Some(error) => Err(error.clone()),
+    }
 }
 
 /// Whether something was written that a failover could undo to somebody's advantage.

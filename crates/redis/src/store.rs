@@ -24,9 +24,9 @@ use crate::scripts::Script;
 ///
 /// On a cluster, [`check_many`](Store::check_many) is one script per slot, all at the same time:
 /// each slot's keys are checked at one instant, and the latest of those is the one that is given.
-/// If one slot's server fails, the whole ask does, and the keys of the others may have been
-/// charged. Limits that are decided together must share a slot: they do if they have one key, or
-/// if their policies have one [`hash_tag`](crate::PolicyOptions::hash_tag).
+/// If one slot's server fails, the whole ask does: it is [`StoreError::Lost`] if the keys of the
+/// others may have been charged. Limits that are decided together must share a slot: they do if
+/// they have one key, or if their policies have one [`hash_tag`](crate::PolicyOptions::hash_tag).
 #[derive(Clone)]
 pub struct RedisStore {
     shared: Arc<Shared>,

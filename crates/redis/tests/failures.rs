@@ -343,6 +343,43 @@ fn limits_in_different_slots_are_refused_unless_they_have_one_hash_tag() {
 }
 
 #[test]
+fn an_ask_of_which_a_part_was_run_is_lost_and_never_to_be_sent_again() {
+    let cluster = RedisCluster::start().unwrap();
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+    }
+    runtime().block_on(async {
+        let store = RedisStore::builder(&cluster_url(&cluster)).build().unwrap();
+        let strategy = hourly(100);
+        let keys: Vec<String> = (0..64).map(|key| format!("key {key}")).collect();
+        let primary = |key: &str| {
+            let name = store.stored_name("api", &strategy, key.as_bytes());
+            let slot = cluster.slot_of(&String::from_utf8(name).unwrap()).unwrap();
+            cluster.primary_of(slot).unwrap()
+        };
+        let (dead, alive): (Vec<_>, Vec<_>) = keys.iter().partition(|key| primary(key) == 2);
+        assert!(!dead.is_empty() && !alive.is_empty());
+        // Nobody takes its slots over.
+        cluster.node(5).kill();
+        cluster.node(2).kill();
+        let began = Instant::now();
+        while check(&store, &strategy, dead[0].as_bytes()).await != Err(StoreError::Unavailable) {
+            assert!(began.elapsed() < Duration::from_secs(30), "its end is not noticed");
+        }
+        let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        let many = Many { policy: "api", strategy: &strategy, keys: &all, cost: Cost::ONE };
+        for _ in 0..3 {
+            assert_eq!(store.check_many(many).await, Err(StoreError::Lost));
+        }
+        let charged = peek(&store, &strategy, alive[0].as_bytes()).await.unwrap();
+        assert_eq!(charged.remaining, 97, "the others were charged each time");
+        let gone: Vec<&[u8]> = dead.iter().map(|key| key.as_bytes()).collect();
+        let error = store.check_many(Many { keys: &gone, ..many }).await.unwrap_err();
+        assert_eq!(error, StoreError::Unavailable, "of these no part was run");
+    });
+}
+
+#[test]
 fn a_slot_that_moves_is_followed() {
     let cluster = RedisCluster::start().unwrap();
     runtime().block_on(async {
