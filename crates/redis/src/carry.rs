@@ -169,11 +169,12 @@ impl Carrier {
                 }
                 What::Keys { script, params, items } => {
                     let mut of: Vec<Part> = Vec::with_capacity(1);
-                    let count = items.len();
+                    let (count, mut begun) = (items.len(), HashSet::new());
                     for item in items {
                         let slot = self.slot(&item.name);
                         let place = places.get(&(script, params, now, slot)).copied();
-                        let is_begun = of.last().is_some_and(|part| Some(part.call) == place);
+                        // An ask has one script per slot, in whatever order its keys come.
+                        let is_begun = count > 1 && !begun.insert(slot);
                         let is_full = |place: usize| calls[place].keys.len() + count > KEYS_MAX;
                         if !is_begun && place.is_some_and(is_full) {
                             // No script keeps the server from the others for long.

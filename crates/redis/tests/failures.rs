@@ -379,6 +379,45 @@ fn an_ask_of_which_a_part_was_run_is_lost_and_never_to_be_sent_again() {
     });
 }
 
+/// How often a server was asked to run a script.
+fn scripts_run(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    let calls = |command: &str| -> u64 {
+        let field = stats.field(&format!("cmdstat_{command}")).unwrap_or_default();
+        let calls = field.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    };
+    calls("eval") + calls("evalsha")
+}
+
+#[test]
+fn many_keys_are_one_script_per_slot() {
+    let server = RedisServer::start().unwrap();
+    let cluster = RedisCluster::start().unwrap();
+    // Two thousand keys in turn in seven slots.
+    let keys: Vec<String> = (0..2_000).map(|key| format!("{{{}}} {key}", key % 7)).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let strategy = hourly(5);
+    let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+    runtime().block_on(async {
+        for (url, servers, scripts) in [
+            (server.url(), std::slice::from_ref(&server), 1),
+            (cluster_url(&cluster), &cluster.nodes()[..3], 7),
+        ] {
+            let store = RedisStore::builder(&url).build().unwrap();
+            let run = || servers.iter().map(scripts_run).sum::<u64>();
+            // The first time, a server may not know the script.
+            for left in [4, 3] {
+                let before = run();
+                let applied = store.check_many(many).await.unwrap();
+                assert_eq!(applied.decisions.len(), 2_000);
+                assert!(applied.decisions.iter().all(|decision| decision.remaining == left));
+                assert!(left == 4 || run() - before == scripts, "{} scripts", run() - before);
+            }
+        }
+    });
+}
+
 #[test]
 fn a_slot_that_moves_is_followed() {
     let cluster = RedisCluster::start().unwrap();
