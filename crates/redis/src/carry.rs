@@ -170,14 +170,16 @@ impl Carrier {
                 What::Keys { script, params, items } => {
                     let mut of: Vec<Part> = Vec::with_capacity(1);
                     let (count, mut begun) = (items.len(), HashSet::new());
+                    let keys_max = KEYS_MAX.min(params.keys_max());
                     for item in items {
                         let slot = self.slot(&item.name);
                         let place = places.get(&(script, params, now, slot)).copied();
                         // An ask has one script per slot, in whatever order its keys come.
                         let is_begun = count > 1 && !begun.insert(slot);
-                        let is_full = |place: usize| calls[place].keys.len() + count > KEYS_MAX;
+                        let is_full = |place: usize| calls[place].keys.len() + count > keys_max;
                         if !is_begun && place.is_some_and(is_full) {
-                            // No script keeps the server from the others for long.
+                            // Asks that travel together do not make one long script. One
+                            // ask alone may be as long as the store lets it.
                             places.remove(&(script, params, now, slot));
                         }
                         let place =

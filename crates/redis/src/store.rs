@@ -12,7 +12,7 @@ use admittance::{
     Swapped,
 };
 
-use crate::ask::{Arg, Ask, Item, Params, Told, UNREADABLE, What, decision, instant};
+use crate::ask::{Arg, Ask, CELLS_MAX, Item, Params, Told, UNREADABLE, What, decision, instant};
 use crate::builder::{Builder, PolicyOptions};
 use crate::carry::{Carrier, Patient};
 use crate::names::{name, slot};
@@ -21,6 +21,12 @@ use crate::scripts::Script;
 /// The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
 ///
 /// Built with [`RedisStore::builder`]; its clones are the same store.
+///
+/// A server runs one script at a time, and everybody else's asks wait for it. So one
+/// [`check_many`](Store::check_many) may have at most [`CELLS_MAX`](Self::CELLS_MAX) cells: a key
+/// of a sliding window has one per bucket and one more, a key of any other strategy has one. With
+/// more it is [`StoreError::TooMany`], which says how many keys may be asked for at once, and
+/// nothing is charged.
 ///
 /// On a cluster, [`check_many`](Store::check_many) is one script per slot, all at the same time:
 /// each slot's keys are checked at one instant, and the latest of those is the one that is given.
@@ -60,6 +66,9 @@ impl Clock {
 }
 
 impl RedisStore {
+    /// The most cells that one ask may have.
+    pub const CELLS_MAX: usize = CELLS_MAX;
+
     /// Starts from a URL: `redis://host`, `rediss://user:password@host:port/db`,
     /// `redis+cluster://host,host`, `redis+sentinel://host,host/name`, or the same with `valkey`.
     #[must_use]
@@ -195,6 +204,10 @@ impl Store for RedisStore {
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
         many.checked()?;
         let (family, params) = Params::of(many.strategy)?;
+        let (asked, max) = (many.keys.len(), params.keys_max());
+        if asked > max {
+            return Err(StoreError::TooMany { asked, max });
+        }
         let (shape, cost) = (many.strategy.shape().to_string(), many.cost.units());
         let item = |key: &&[u8]| Item { name: self.name(many.policy, &shape, key), cost };
         let items: Vec<Item> = many.keys.iter().map(item).collect();

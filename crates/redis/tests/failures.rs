@@ -419,6 +419,33 @@ fn many_keys_are_one_script_per_slot() {
 }
 
 #[test]
+fn an_ask_that_would_keep_the_server_from_others_is_refused() {
+    let server = RedisServer::start().unwrap();
+    let keys: Vec<String> = (0..Many::KEYS_MAX).map(|key| key.to_string()).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let sliding = |buckets| SlidingWindow::new(5, Span::from_secs(3_600), buckets).unwrap();
+    runtime().block_on(async {
+        let patience = Duration::from_secs(60);
+        let store = RedisStore::builder(&server.url()).patience(patience).build().unwrap();
+        for (buckets, max) in [(1_000, 199), (199, 1_000), (20, 9_523)] {
+            assert_eq!(max, RedisStore::CELLS_MAX / (buckets + 1));
+            let strategy: Builtin = sliding(u64::try_from(buckets).unwrap()).into();
+            let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+            let many = |asked: usize| Many { keys: &keys[..asked], ..many };
+            let error = store.check_many(many(max + 1)).await.unwrap_err();
+            assert_eq!(error, StoreError::TooMany { asked: max + 1, max });
+            let applied = store.check_many(many(max)).await.unwrap();
+            let is_first = |decision: &admittance::Decision| decision.remaining == 4;
+            assert!(applied.decisions.iter().all(is_first), "nothing was charged before");
+        }
+        for strategy in [hourly(5), sliding(19).into()] {
+            let many = Many { policy: "one", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+            assert_eq!(store.check_many(many).await.unwrap().decisions.len(), keys.len());
+        }
+    });
+}
+
+#[test]
 fn a_slot_that_moves_is_followed() {
     let cluster = RedisCluster::start().unwrap();
     runtime().block_on(async {
