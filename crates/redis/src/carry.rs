@@ -260,15 +260,16 @@ impl Carrier {
         (calls, done)
     }
 
+    /// Where the slots are, if there are any.
+    pub(crate) async fn slots(&self) -> Result<Option<Arc<Slots>>, StoreError> {
+        let Some(slots) = &self.slots else { return Ok(None) };
+        let known = timeout(CONNECT_WAIT, slots.get()).await;
+        known.unwrap_or(Err(StoreError::Unavailable)).map(Some)
+    }
+
     /// Where each call goes first.
     async fn route(&self, calls: &[Call]) -> Result<Vec<Sending>, StoreError> {
-        let slots = match &self.slots {
-            Some(slots) => {
-                let known = timeout(CONNECT_WAIT, slots.get()).await;
-                Some(known.unwrap_or(Err(StoreError::Unavailable))?)
-            }
-            None => None,
-        };
+        let slots = self.slots().await?;
         let owner = |call: &Call| slots.as_ref().and_then(|slots| slots.owner(call.slot).cloned());
         let mut sending = Vec::with_capacity(calls.len());
         for (place, call) in calls.iter().enumerate() {
@@ -360,7 +361,7 @@ impl Carrier {
     }
 
     /// Learns anew where the slots are, if there are any.
-    fn learn(&self) {
+    pub(crate) fn learn(&self) {
         if let Some(slots) = &self.slots {
             slots.renew();
         }

@@ -15,6 +15,8 @@ use admittance_testkit::servers::{Proxy, RedisCluster, RedisServer, free_port};
 use support::{check, cluster_url, hourly, peek, runtime};
 use tokio::task::JoinSet;
 
+/// How long a server may be silent in a test where that must not matter.
+const LONG: Duration = Duration::from_secs(60);
 const ONE: Size = Size { lanes: 1, batch_max: 64, queue_max: 64 };
 
 /// Asks until it is answered, for at most half a minute.
@@ -441,6 +443,67 @@ fn an_ask_that_would_keep_the_server_from_others_is_refused() {
         for strategy in [hourly(5), sliding(19).into()] {
             let many = Many { policy: "one", strategy: &strategy, keys: &keys, cost: Cost::ONE };
             assert_eq!(store.check_many(many).await.unwrap().decisions.len(), keys.len());
+        }
+    });
+}
+
+#[test]
+fn a_primary_that_hangs_delays_nobody_elses_keys() {
+    let cluster = RedisCluster::start().unwrap();
+    for node in cluster.nodes() {
+        // The others do not take it for dead.
+        node.command(&["CONFIG", "SET", "cluster-node-timeout", "120000"]).unwrap();
+    }
+    runtime().block_on(async {
+        // Whoever waited for the one that hangs would wait for longer than this test takes.
+        let builder = RedisStore::builder(&cluster_url(&cluster)).patience(LONG);
+        let (store, strategy) = (builder.build().unwrap(), hourly(1_000));
+        let keys: Vec<String> = (0..64).map(|key| format!("key {key}")).collect();
+        let primary = |key: &str| {
+            let name = store.stored_name("api", &strategy, key.as_bytes());
+            let slot = cluster.slot_of(&String::from_utf8(name).unwrap()).unwrap();
+            cluster.primary_of(slot).unwrap()
+        };
+        let (hung, well): (Vec<String>, Vec<String>) =
+            keys.iter().cloned().partition(|key| primary(key) == 2);
+        assert!(hung.len() >= 4 && well.len() >= 4);
+        for key in &keys {
+            assert!(check(&store, &strategy, key.as_bytes()).await.unwrap().is_admit());
+        }
+        cluster.node(2).pause().unwrap();
+        let mut waiting = JoinSet::new();
+        for key in hung.clone() {
+            let store = store.clone();
+            waiting.spawn(async move { check(&store, &strategy, key.as_bytes()).await });
+        }
+        let asked = async {
+            for _ in 0..20 {
+                let mut asked = JoinSet::new();
+                for key in well.clone() {
+                    let store = store.clone();
+                    asked.spawn(async move { check(&store, &strategy, key.as_bytes()).await });
+                }
+                for decision in asked.join_all().await {
+                    assert!(decision.unwrap().is_admit());
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(LONG / 2, asked).await;
+        let is_any_answered = waiting.try_join_next().is_some();
+        cluster.node(2).resume().unwrap();
+        in_time.expect("they waited for the server that hangs");
+        assert!(!is_any_answered, "it does not hang");
+        for decision in waiting.join_all().await {
+            assert!(decision.unwrap().is_admit(), "it answers when it goes on");
+        }
+        // Keys of all servers are told in their order.
+        let _ = check(&store, &strategy, keys[0].as_bytes()).await.unwrap();
+        let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        let many = Many { policy: "api", strategy: &strategy, keys: &all, cost: Cost::ONE };
+        let applied = store.check_many(many).await.unwrap();
+        for (place, (key, decision)) in keys.iter().zip(applied.decisions).enumerate() {
+            let charged = if well.contains(key) { 22 } else { 3 } + u64::from(place == 0);
+            assert_eq!(decision.remaining, 1_000 - charged, "{key}");
         }
     });
 }
