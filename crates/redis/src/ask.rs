@@ -10,11 +10,13 @@ use crate::scripts::{Family, Script};
 pub(crate) struct Params {
     numbers: [i64; 6],
     length: usize,
+    /// How many numbers a key's state has that a script may have to go through.
+    pub(crate) cells: usize,
 }
 
 impl Params {
     /// For scripts that know no strategy.
-    pub(crate) const NONE: Self = Self { numbers: [0; 6], length: 0 };
+    pub(crate) const NONE: Self = Self { numbers: [0; 6], length: 0, cells: 1 };
 
     pub(crate) fn of(strategy: &Builtin) -> Result<(Family, Self), StoreError> {
         let family = Family::of(strategy).ok_or_else(unknown)?;
@@ -33,15 +35,22 @@ impl Params {
             Builtin::Window(window) => {
                 let [kind, first, second] = cadence(window.cadence()).ok_or_else(unknown)?;
                 let limit = window.limit().cast_signed();
-                Self { numbers: [limit, kind, first, second, 0, 0], length: 4 }
+                Self { numbers: [limit, kind, first, second, 0, 0], length: 4, cells: 1 }
             }
             Builtin::SlidingWindow(sliding) => {
-                Self::from([sliding.limit(), sliding.window().us(), sliding.buckets()])
+                let numbers = [sliding.limit(), sliding.window().us(), sliding.buckets()];
+                let cells = usize::try_from(sliding.buckets()).map_or(CELLS_MAX, |b| b + 1);
+                Self { cells, ..Self::from(numbers) }
             }
             Builtin::SlidingLog(log) => Self::from([log.limit(), log.window().us()]),
             _ => return Err(unknown()),
         };
         Ok((family, params))
+    }
+
+    /// The most keys that a script may have.
+    pub(crate) const fn keys_max(&self) -> usize {
+        CELLS_MAX / self.cells
     }
 
     pub(crate) fn numbers(&self) -> &[i64] {
@@ -56,7 +65,7 @@ impl<const N: usize> From<[u64; N]> for Params {
             // Every parameter is below 2^53.
             *number = given.cast_signed();
         }
-        Self { numbers, length: N }
+        Self { numbers, length: N, cells: 1 }
     }
 }
 
@@ -178,6 +187,8 @@ pub(crate) fn instant(us: i64) -> Micros {
     Micros::ZERO + Span::from_us(us.unsigned_abs())
 }
 
+/// The most cells of one ask: while a server goes through them, everybody else waits.
+pub(crate) const CELLS_MAX: usize = 200_000;
 /// What the scripts answer in the place of a wait.
 pub(crate) const ADMIT: i64 = -1;
 const NEVER: i64 = -2;

@@ -106,8 +106,8 @@ impl Builder {
         Self { ca: Some(path.into()), ..self }
     }
 
-    /// How many batches are on their way at the same time, each on a connection of its own to every
-    /// server, and how much each holds.
+    /// How many batches are on their way to a server at the same time, each on a connection of its
+    /// own, and how much each holds. On a cluster that is so for each primary.
     #[must_use]
     pub fn lanes(self, size: Size) -> Self {
         Self { size, ..self }

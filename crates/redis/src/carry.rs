@@ -6,7 +6,8 @@
 //!
 //! # Guarantee
 //! An ask is sent again only if the server said that it did not run it: an unknown script, a slot
-//! that has moved. Everything else that was sent and not answered is [`StoreError::Lost`].
+//! that has moved. Everything else that was sent and not answered is [`StoreError::Lost`], and so
+//! is an ask of which only a part was run.
 //!
 //! # Proven by
 //! `tests/failures.rs`.
@@ -168,14 +169,17 @@ impl Carrier {
                 }
                 What::Keys { script, params, items } => {
                     let mut of: Vec<Part> = Vec::with_capacity(1);
-                    let count = items.len();
+                    let (count, mut begun) = (items.len(), HashSet::new());
+                    let keys_max = KEYS_MAX.min(params.keys_max());
                     for item in items {
                         let slot = self.slot(&item.name);
                         let place = places.get(&(script, params, now, slot)).copied();
-                        let is_begun = of.last().is_some_and(|part| Some(part.call) == place);
-                        let is_full = |place: usize| calls[place].keys.len() + count > KEYS_MAX;
+                        // An ask has one script per slot, in whatever order its keys come.
+                        let is_begun = count > 1 && !begun.insert(slot);
+                        let is_full = |place: usize| calls[place].keys.len() + count > keys_max;
                         if !is_begun && place.is_some_and(is_full) {
-                            // No script keeps the server from the others for long.
+                            // Asks that travel together do not make one long script. One
+                            // ask alone may be as long as the store lets it.
                             places.remove(&(script, params, now, slot));
                         }
                         let place =
@@ -256,15 +260,16 @@ impl Carrier {
         (calls, done)
     }
 
+    /// Where the slots are, if there are any.
+    pub(crate) async fn slots(&self) -> Result<Option<Arc<Slots>>, StoreError> {
+        let Some(slots) = &self.slots else { return Ok(None) };
+        let known = timeout(CONNECT_WAIT, slots.get()).await;
+        known.unwrap_or(Err(StoreError::Unavailable)).map(Some)
+    }
+
     /// Where each call goes first.
     async fn route(&self, calls: &[Call]) -> Result<Vec<Sending>, StoreError> {
-        let slots = match &self.slots {
-            Some(slots) => {
-                let known = timeout(CONNECT_WAIT, slots.get()).await;
-                Some(known.unwrap_or(Err(StoreError::Unavailable))?)
-            }
-            None => None,
-        };
+        let slots = self.slots().await?;
         let owner = |call: &Call| slots.as_ref().and_then(|slots| slots.owner(call.slot).cloned());
         let mut sending = Vec::with_capacity(calls.len());
         for (place, call) in calls.iter().enumerate() {
@@ -356,7 +361,7 @@ impl Carrier {
     }
 
     /// Learns anew where the slots are, if there are any.
-    fn learn(&self) {
+    pub(crate) fn learn(&self) {
         if let Some(slots) = &self.slots {
             slots.renew();
         }
@@ -490,6 +495,7 @@ fn answer(
     parts: &[Part],
     replicas: u32,
 ) -> Result<Vec<Told>, StoreError> {
+    joint(parts.iter().map(|part| done[part.call].told.as_ref().map(drop)))?;
     let mut answer = Vec::with_capacity(parts.len());
     for part in parts {
         let (call, done) = (&calls[part.call], &done[part.call]);
@@ -514,6 +520,25 @@ fn answer(
         answer.push(told);
     }
     Ok(answer)
+}
+
+/// Whether an ask that went out in several parts has an answer. If one part was not run and
+/// another was, or may have been, asking again could charge twice.
+pub(crate) fn joint<'a>(
+    parts: impl Iterator<Item = Result<(), &'a StoreError>>,
+) -> Result<(), StoreError> {
+    let is_unrun =
+        |error: &StoreError| matches!(error, StoreError::Unavailable | StoreError::Refused { .. });
+    let (mut was_run, mut failed) = (false, None);
+    for part in parts {
+        was_run |= part.err().is_none_or(|error| !is_unrun(error));
+        failed = failed.or(part.err());
+    }
+    match failed {
+        None => Ok(()),
+        Some(error) if was_run && is_unrun(error) => Err(StoreError::Lost),
+        Some(error) => Err(error.clone()),
+    }
 }
 
 /// Whether something was written that a failover could undo to somebody's advantage.

@@ -60,6 +60,7 @@ mod scripts;
 mod server;
 mod store;
 mod url;
+mod ways;
 
 pub use builder::{BuildError, Builder, PolicyOptions};
 pub use store::RedisStore;

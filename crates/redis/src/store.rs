@@ -5,37 +5,42 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use admittance::store::lanes::{Lanes, Size};
+use admittance::store::lanes::Size;
 use admittance::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Cell, Cells, Combine, Decision,
     Forecast, Group, Limit, Loaded, Many, Merged, Micros, Op, Several, Store, StoreError, Swap,
     Swapped,
 };
 
-use crate::ask::{Arg, Ask, Item, Params, Told, UNREADABLE, What, decision, instant};
+use crate::ask::{Arg, Ask, CELLS_MAX, Item, Params, Told, UNREADABLE, What, decision, instant};
 use crate::builder::{Builder, PolicyOptions};
-use crate::carry::{Carrier, Patient};
+use crate::carry::Carrier;
 use crate::names::{name, slot};
 use crate::scripts::Script;
+use crate::ways::Ways;
 
 /// The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
 ///
 /// Built with [`RedisStore::builder`]; its clones are the same store.
 ///
+/// A server runs one script at a time, and everybody else's asks wait for it. So one
+/// [`check_many`](Store::check_many) may have at most [`CELLS_MAX`](Self::CELLS_MAX) cells: a key
+/// of a sliding window has one per bucket and one more, a key of any other strategy has one. With
+/// more it is [`StoreError::TooMany`], which says how many keys may be asked for at once, and
+/// nothing is charged.
+///
 /// On a cluster, [`check_many`](Store::check_many) is one script per slot, all at the same time:
 /// each slot's keys are checked at one instant, and the latest of those is the one that is given.
-/// If one slot's server fails, the whole ask does, and the keys of the others may have been
-/// charged. Limits that are decided together must share a slot: they do if they have one key, or
-/// if their policies have one [`hash_tag`](crate::PolicyOptions::hash_tag).
+/// If one slot's server fails, the whole ask does: it is [`StoreError::Lost`] if the keys of the
+/// others may have been charged. Limits that are decided together must share a slot: they do if
+/// they have one key, or if their policies have one [`hash_tag`](crate::PolicyOptions::hash_tag).
 #[derive(Clone)]
 pub struct RedisStore {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    lanes: Lanes<Carrier>,
-    /// For asks that wait for replicas, so that no other ask waits with them.
-    patient: Option<Lanes<Patient>>,
+    ways: Ways,
     carrier: Arc<Carrier>,
     prefix: String,
     policies: HashMap<String, PolicyOptions>,
@@ -60,6 +65,9 @@ impl Clock {
 }
 
 impl RedisStore {
+    /// The most cells that one ask may have.
+    pub const CELLS_MAX: usize = CELLS_MAX;
+
     /// Starts from a URL: `redis://host`, `rediss://user:password@host:port/db`,
     /// `redis+cluster://host,host`, `redis+sentinel://host,host/name`, or the same with `valkey`.
     #[must_use]
@@ -75,22 +83,10 @@ impl RedisStore {
         clock: Clock,
     ) -> Self {
         let carrier = Arc::new(carrier);
-        carrier.warm(size.lanes);
-        let lanes = Lanes::start(size, Arc::clone(&carrier));
         let does_any_wait = policies.values().any(|options| options.wait_replicas > 0);
-        let patient = does_any_wait.then(|| {
-            let patient = Patient { carrier: Arc::clone(&carrier), first_lane: size.lanes.max(1) };
-            Lanes::start(size, Arc::new(patient))
-        });
-        let shared = Shared { lanes, patient, carrier, prefix, policies, clock };
+        let ways = Ways::start(Arc::clone(&carrier), size, does_any_wait);
+        let shared = Shared { ways, carrier, prefix, policies, clock };
         Self { shared: Arc::new(shared) }
-    }
-
-    async fn send(&self, ask: Ask) -> Result<Vec<Told>, StoreError> {
-        match &self.shared.patient {
-            Some(patient) if ask.replicas > 0 => patient.ask(ask).await,
-            _ => self.shared.lanes.ask(ask).await,
-        }
     }
 
     /// Sets the clock of a store that was built with one.
@@ -160,7 +156,7 @@ impl RedisStore {
     ) -> Result<Told, StoreError> {
         let what = What::Whole { script, keys, args };
         let ask = Ask { what, now: self.shared.clock.now(), replicas };
-        let told = self.send(ask).await?;
+        let told = self.shared.ways.ask(ask).await?;
         told.into_iter().next().ok_or(StoreError::Unreadable)
     }
 
@@ -189,12 +185,16 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
         let ask = self.asked(&op)?;
-        applied(&op, &self.send(ask).await?)
+        applied(&op, &self.shared.ways.ask(ask).await?)
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
         many.checked()?;
         let (family, params) = Params::of(many.strategy)?;
+        let (asked, max) = (many.keys.len(), params.keys_max());
+        if asked > max {
+            return Err(StoreError::TooMany { asked, max });
+        }
         let (shape, cost) = (many.strategy.shape().to_string(), many.cost.units());
         let item = |key: &&[u8]| Item { name: self.name(many.policy, &shape, key), cost };
         let items: Vec<Item> = many.keys.iter().map(item).collect();
@@ -203,7 +203,7 @@ impl Store for RedisStore {
             return Ok(AppliedMany { decisions: Vec::new(), at });
         }
         let what = What::Keys { script: Script::Check(family), params, items };
-        let told = self.send(self.ask_of(many.policy, what)).await?;
+        let told = self.shared.ways.ask(self.ask_of(many.policy, what)).await?;
         let (mut decisions, mut at) = (Vec::with_capacity(many.keys.len()), Micros::ZERO);
         for told in &told {
             at = at.max(told.at());

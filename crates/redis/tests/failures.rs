@@ -15,6 +15,8 @@ use admittance_testkit::servers::{Proxy, RedisCluster, RedisServer, free_port};
 use support::{check, cluster_url, hourly, peek, runtime};
 use tokio::task::JoinSet;
 
+/// How long a server may be silent in a test where that must not matter.
+const LONG: Duration = Duration::from_secs(60);
 const ONE: Size = Size { lanes: 1, batch_max: 64, queue_max: 64 };
 
 /// Asks until it is answered, for at most half a minute.
@@ -338,6 +340,170 @@ fn limits_in_different_slots_are_refused_unless_they_have_one_hash_tag() {
                 Ok(applied) => assert!(applied.several.decision.is_admit() && !is_refused),
                 Err(error) => assert!(error == StoreError::AcrossSlots && is_refused),
             }
+        }
+    });
+}
+
+#[test]
+fn an_ask_of_which_a_part_was_run_is_lost_and_never_to_be_sent_again() {
+    let cluster = RedisCluster::start().unwrap();
+    for node in cluster.nodes() {
+        node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+    }
+    runtime().block_on(async {
+        let store = RedisStore::builder(&cluster_url(&cluster)).build().unwrap();
+        let strategy = hourly(100);
+        let keys: Vec<String> = (0..64).map(|key| format!("key {key}")).collect();
+        let primary = |key: &str| {
+            let name = store.stored_name("api", &strategy, key.as_bytes());
+            let slot = cluster.slot_of(&String::from_utf8(name).unwrap()).unwrap();
+            cluster.primary_of(slot).unwrap()
+        };
+        let (dead, alive): (Vec<_>, Vec<_>) = keys.iter().partition(|key| primary(key) == 2);
+        assert!(!dead.is_empty() && !alive.is_empty());
+        // Nobody takes its slots over.
+        cluster.node(5).kill();
+        cluster.node(2).kill();
+        let began = Instant::now();
+        while check(&store, &strategy, dead[0].as_bytes()).await != Err(StoreError::Unavailable) {
+            assert!(began.elapsed() < Duration::from_secs(30), "its end is not noticed");
+        }
+        let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        let many = Many { policy: "api", strategy: &strategy, keys: &all, cost: Cost::ONE };
+        for _ in 0..3 {
+            assert_eq!(store.check_many(many).await, Err(StoreError::Lost));
+        }
+        let charged = peek(&store, &strategy, alive[0].as_bytes()).await.unwrap();
+        assert_eq!(charged.remaining, 97, "the others were charged each time");
+        let gone: Vec<&[u8]> = dead.iter().map(|key| key.as_bytes()).collect();
+        let error = store.check_many(Many { keys: &gone, ..many }).await.unwrap_err();
+        assert_eq!(error, StoreError::Unavailable, "of these no part was run");
+    });
+}
+
+/// How often a server was asked to run a script.
+fn scripts_run(server: &RedisServer) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).unwrap();
+    let calls = |command: &str| -> u64 {
+        let field = stats.field(&format!("cmdstat_{command}")).unwrap_or_default();
+        let calls = field.strip_prefix("calls=").and_then(|rest| rest.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    };
+    calls("eval") + calls("evalsha")
+}
+
+#[test]
+fn many_keys_are_one_script_per_slot() {
+    let server = RedisServer::start().unwrap();
+    let cluster = RedisCluster::start().unwrap();
+    // Two thousand keys in turn in seven slots.
+    let keys: Vec<String> = (0..2_000).map(|key| format!("{{{}}} {key}", key % 7)).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let strategy = hourly(5);
+    let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+    runtime().block_on(async {
+        for (url, servers, scripts) in [
+            (server.url(), std::slice::from_ref(&server), 1),
+            (cluster_url(&cluster), &cluster.nodes()[..3], 7),
+        ] {
+            let store = RedisStore::builder(&url).build().unwrap();
+            let run = || servers.iter().map(scripts_run).sum::<u64>();
+            // The first time, a server may not know the script.
+            for left in [4, 3] {
+                let before = run();
+                let applied = store.check_many(many).await.unwrap();
+                assert_eq!(applied.decisions.len(), 2_000);
+                assert!(applied.decisions.iter().all(|decision| decision.remaining == left));
+                assert!(left == 4 || run() - before == scripts, "{} scripts", run() - before);
+            }
+        }
+    });
+}
+
+#[test]
+fn an_ask_that_would_keep_the_server_from_others_is_refused() {
+    let server = RedisServer::start().unwrap();
+    let keys: Vec<String> = (0..Many::KEYS_MAX).map(|key| key.to_string()).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+    let sliding = |buckets| SlidingWindow::new(5, Span::from_secs(3_600), buckets).unwrap();
+    runtime().block_on(async {
+        let patience = Duration::from_secs(60);
+        let store = RedisStore::builder(&server.url()).patience(patience).build().unwrap();
+        for (buckets, max) in [(1_000, 199), (199, 1_000), (20, 9_523)] {
+            assert_eq!(max, RedisStore::CELLS_MAX / (buckets + 1));
+            let strategy: Builtin = sliding(u64::try_from(buckets).unwrap()).into();
+            let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+            let many = |asked: usize| Many { keys: &keys[..asked], ..many };
+            let error = store.check_many(many(max + 1)).await.unwrap_err();
+            assert_eq!(error, StoreError::TooMany { asked: max + 1, max });
+            let applied = store.check_many(many(max)).await.unwrap();
+            let is_first = |decision: &admittance::Decision| decision.remaining == 4;
+            assert!(applied.decisions.iter().all(is_first), "nothing was charged before");
+        }
+        for strategy in [hourly(5), sliding(19).into()] {
+            let many = Many { policy: "one", strategy: &strategy, keys: &keys, cost: Cost::ONE };
+            assert_eq!(store.check_many(many).await.unwrap().decisions.len(), keys.len());
+        }
+    });
+}
+
+#[test]
+fn a_primary_that_hangs_delays_nobody_elses_keys() {
+    let cluster = RedisCluster::start().unwrap();
+    for node in cluster.nodes() {
+        // The others do not take it for dead.
+        node.command(&["CONFIG", "SET", "cluster-node-timeout", "120000"]).unwrap();
+    }
+    runtime().block_on(async {
+        // Whoever waited for the one that hangs would wait for longer than this test takes.
+        let builder = RedisStore::builder(&cluster_url(&cluster)).patience(LONG);
+        let (store, strategy) = (builder.build().unwrap(), hourly(1_000));
+        let keys: Vec<String> = (0..64).map(|key| format!("key {key}")).collect();
+        let primary = |key: &str| {
+            let name = store.stored_name("api", &strategy, key.as_bytes());
+            let slot = cluster.slot_of(&String::from_utf8(name).unwrap()).unwrap();
+            cluster.primary_of(slot).unwrap()
+        };
+        let (hung, well): (Vec<String>, Vec<String>) =
+            keys.iter().cloned().partition(|key| primary(key) == 2);
+        assert!(hung.len() >= 4 && well.len() >= 4);
+        for key in &keys {
+            assert!(check(&store, &strategy, key.as_bytes()).await.unwrap().is_admit());
+        }
+        cluster.node(2).pause().unwrap();
+        let mut waiting = JoinSet::new();
+        for key in hung.clone() {
+            let store = store.clone();
+            waiting.spawn(async move { check(&store, &strategy, key.as_bytes()).await });
+        }
+        let asked = async {
+            for _ in 0..20 {
+                let mut asked = JoinSet::new();
+                for key in well.clone() {
+                    let store = store.clone();
+                    asked.spawn(async move { check(&store, &strategy, key.as_bytes()).await });
+                }
+                for decision in asked.join_all().await {
+                    assert!(decision.unwrap().is_admit());
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(LONG / 2, asked).await;
+        let is_any_answered = waiting.try_join_next().is_some();
+        cluster.node(2).resume().unwrap();
+        in_time.expect("they waited for the server that hangs");
+        assert!(!is_any_answered, "it does not hang");
+        for decision in waiting.join_all().await {
+            assert!(decision.unwrap().is_admit(), "it answers when it goes on");
+        }
+        // Keys of all servers are told in their order.
+        let _ = check(&store, &strategy, keys[0].as_bytes()).await.unwrap();
+        let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+        let many = Many { policy: "api", strategy: &strategy, keys: &all, cost: Cost::ONE };
+        let applied = store.check_many(many).await.unwrap();
+        for (place, (key, decision)) in keys.iter().zip(applied.decisions).enumerate() {
+            let charged = if well.contains(key) { 22 } else { 3 } + u64::from(place == 0);
+            assert_eq!(decision.remaining, 1_000 - charged, "{key}");
         }
     });
 }

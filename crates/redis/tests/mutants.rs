@@ -105,7 +105,7 @@ fn a_log_pruned_by_a_denial_is_caught_by_equals_core() {
     let edit = (
         "local frees = frees_at(",
         "if s.gone > 0 then \
-           call('LSET', s.key, s.gone, s.units - s.gone_units) \
+           call('LSET', s.key, s.gone, (s.base + s.gone_units) % WRAP) \
            call('LTRIM', s.key, s.gone, -1) \
          end \
          local frees = frees_at(",
