@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ClientConfig;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -66,6 +66,10 @@ impl FromStr for Address {
             "prefer" => SslMode::Prefer,
             _ => SslMode::Require,
         });
+        // Of several hosts, the one that can be written to, unless the URL says otherwise.
+        if !rest.iter().any(|pair| pair.starts_with("target_session_attrs=")) {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
@@ -138,6 +142,18 @@ mod tests {
             let error = bad.parse::<Address>().unwrap_err();
             assert!(!error.to_string().contains("ann:s3cret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_server_that_can_be_written_to_is_looked_for_unless_the_url_says_otherwise() {
+        let wanted = |url: &str| {
+            let address: Address = url.parse().unwrap();
+            address.config.get_target_session_attrs()
+        };
+        assert_eq!(wanted("postgres://a,b/x"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(wanted("postgres://a,b/x?connect_timeout=1"), TargetSessionAttrs::ReadWrite);
+        let any = "postgres://a,b/x?target_session_attrs=any";
+        assert_eq!(wanted(any), TargetSessionAttrs::Any);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //! # Guarantee
 //! - One ask alone is one statement and one round trip. Checks and looks that travel together are
 //!   one statement per kind of table, the others a statement each, all sent at once.
-//! - An answer that does not come in time is an error, and its connection is closed.
+//! - An answer that does not come in time is an error, and its connection is closed. So is one to
+//!   a server that can only be read: it would stay there while its successor is elsewhere.
 //!
 //! # Proven by
-//! `tests/storage.rs`, `tests/races.rs`, `tests/outages.rs`.
+//! `tests/storage.rs`, `tests/races.rs`, `tests/outages.rs`, `tests/standby.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -189,6 +190,11 @@ async fn within(
         }
     };
     let answered = tokio::time::timeout(answer_within, run).await.ok();
+    if let Some(Err(error)) = &answered
+        && failure::is_read_only(error)
+    {
+        ready.give_up();
+    }
     (unit.places, answered.map(|ran| ran.map_err(|error| failure::of_statement(&error))))
 }
 

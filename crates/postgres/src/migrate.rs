@@ -81,7 +81,7 @@ pub(crate) async fn migrate_at(
     address: &Address,
     table: &TableName,
 ) -> Result<Report, MigrateError> {
-    let (mut client, connection) = address.connect().await?;
+    let (mut client, connection) = address.with_settings(SETTINGS).connect().await?;
     let driver = tokio::spawn(connection.run());
     let done = run(&mut client, table, |_, sql| sql.to_owned()).await;
     driver.abort();
@@ -187,6 +187,9 @@ fn lock_number(table: &TableName) -> i64 {
     let digest = Sha256::digest(format!("admittance migrations of {table}").as_bytes());
     digest.iter().take(8).fold(0, |number, byte| (number << 8) | i64::from(*byte))
 }
+
+/// A database that is read-only by default is not taken for a standby.
+const SETTINGS: &str = "-c default_transaction_read_only=off";
 
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "state", sql: include_str!("../migrations/0001_state.sql") },

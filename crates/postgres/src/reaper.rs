@@ -91,6 +91,9 @@ impl Reaper {
             let waited = u64::try_from(self.answer_within.as_micros()).unwrap_or(u64::MAX);
             return Err(StoreError::Timeout { waited: Span::from_us(waited) });
         };
+        if answered.as_ref().is_err_and(failure::is_read_only) {
+            ready.give_up();
+        }
         let answered = answered.map_err(|error| failure::of_statement(&error))?;
         let Some(Answered::Numbers(numbers)) = answered.first() else {
             return Err(StoreError::Unreadable);
