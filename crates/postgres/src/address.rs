@@ -121,9 +121,17 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What is wrong with a URL, without the URL.
+/// What is wrong with a URL, without anything from the URL: what stands where an option should
+/// may be a password in the wrong place. Only names that the driver knows are repeated.
 fn cause(error: &tokio_postgres::Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+    let said = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    if said.starts_with("invalid value for option") {
+        said
+    } else if said.starts_with("unknown option") {
+        "it has an option that is not known".to_owned()
+    } else {
+        "it cannot be read".to_owned()
+    }
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -138,9 +146,16 @@ mod tests {
         let shown = format!("{address:?}");
         assert!(shown.contains("db") && shown.contains("limits"), "{shown}");
         assert!(!shown.contains("s3cret") && !shown.contains("115, 51"), "{shown}");
-        for bad in ["postgres://ann:s3cret@db:port/limits", "postgres://ann:s3cret@db/x?s3cret=1"] {
+        for (bad, said) in [
+            ("postgres://ann:s3cret@db:port/limits", "option `port`"),
+            ("postgres://ann:s3cret@db/x?s3cret=1", "an option that is not known"),
+            ("postgres://ann@db/x?s3cret=", "an option that is not known"),
+            ("s3cret=1", "an option that is not known"),
+            ("user=ann password='s3cret", "cannot be read"),
+        ] {
             let error = bad.parse::<Address>().unwrap_err();
-            assert!(!error.to_string().contains("ann:s3cret"), "{error}");
+            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+            assert!(error.to_string().contains(said), "{bad}: {error}");
         }
     }
 
