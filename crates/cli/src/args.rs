@@ -68,6 +68,9 @@ pub(crate) struct StoreArgs {
     /// What the tables and functions are called in Postgres
     #[arg(long, value_name = "NAME")]
     pub(crate) postgres_table: Option<String>,
+    /// Install nothing in Postgres; somebody runs `admittance migrate` before
+    #[arg(long)]
+    pub(crate) no_migrate: bool,
     /// How long a decision waits for the store, for policies that do not say
     #[arg(long, value_name = "LENGTH", default_value = "20ms")]
     pub(crate) store_deadline: String,

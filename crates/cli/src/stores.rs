@@ -57,7 +57,11 @@ impl Chosen {
         let store = match self {
             Self::Memory => return Ok(None),
             Self::Redis(url) => Opened::Redis(redis(url, args, config)?),
-            Self::Postgres(url) => Opened::Postgres(postgres(url, args, config).await?),
+            Self::Postgres(url) => {
+                agreed(config)?;
+                let store = postgres(url, args, config).connect().await;
+                Opened::Postgres(store.map_err(Failure::new)?)
+            }
         };
         let secret = secret(args.key_secret_file.as_deref())?;
         Ok(Some(match (store, secret) {
@@ -150,9 +154,8 @@ fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Fai
     builder.build().map_err(Failure::new)
 }
 
-async fn postgres(url: &str, args: &StoreArgs, config: &Config) -> Result<PostgresStore, Failure> {
-    agreed(config)?;
-    let mut builder = PostgresStore::builder(url);
+fn postgres(url: &str, args: &StoreArgs, config: &Config) -> admittance_postgres::Builder {
+    let mut builder = PostgresStore::builder(url).migrates(!args.no_migrate);
     if let Some(prefix) = args.store_prefix.as_ref().or(args.postgres_prefix.as_ref()) {
         builder = builder.prefix(prefix);
     }
@@ -162,7 +165,7 @@ async fn postgres(url: &str, args: &StoreArgs, config: &Config) -> Result<Postgr
     for policy in config.policies.iter().filter(|policy| !policy.store.durable) {
         builder = builder.unlogged(config.store_name(policy));
     }
-    builder.connect().await.map_err(Failure::new)
+    builder
 }
 
 /// The secret that keys are coded with, from a file or the environment.
@@ -225,7 +228,12 @@ const SECRET_VARIABLE: &str = "ADMITTANCE_KEY_SECRET";
 
 #[cfg(test)]
 mod tests {
+    use admittance_server::Fail;
+    use admittance_testkit::servers::PostgresServer;
+    use clap::Parser;
+
     use super::*;
+    use crate::args::{Args, Command};
 
     #[test]
     fn a_shown_url_has_no_login() {
@@ -241,6 +249,24 @@ mod tests {
             ("redis://:secret", "redis://…"),
         ] {
             assert_eq!(without_login(url), shown);
+        }
+    }
+
+    #[test]
+    fn nothing_is_installed_if_the_flags_say_so() {
+        let server = PostgresServer::start_with(&["fsync=off"]).expect("Postgres is installed");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let config = Config::built_in(Fail::Open).expect("the examples");
+        let url = server.url();
+        for (flags, installed) in [(&["--no-migrate"][..], "f"), (&[], "t")] {
+            let words = ["admittance", "serve", "--store", &url];
+            let words = words.iter().chain(flags);
+            let Command::Serve(args) = Args::parse_from(words).command else { panic!("serve") };
+            let store = runtime.block_on(postgres(&url, &args.store, &config).connect());
+            drop(store.expect("a store"));
+            let there = "SELECT to_regclass('admittance_migrations') IS NOT NULL";
+            assert_eq!(server.sql(there).expect("an answer"), installed, "{flags:?}");
         }
     }
 

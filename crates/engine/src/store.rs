@@ -79,7 +79,7 @@ pub trait Store: Send + Sync {
     fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Applied, StoreError>> + Send;
 
     /// Checks every key of `many` at one instant, repeated keys in order. Where keys live on
-    /// several servers there is one instant per server.
+    /// several servers there is one instant for each group of keys that live together.
     ///
     /// # Errors
     /// As [`apply`](Self::apply); some of the keys may have been charged if an error says so.
@@ -278,7 +278,8 @@ pub enum StoreError {
     CostTooLarge,
     /// A policy and key occur twice in a group with different limits; nothing was charged.
     TwoLimits,
-    /// What is stored under the key is not a state of this strategy; nothing was charged.
+    /// What is stored under the key is not a state of this strategy; that key was not charged. Of
+    /// an ask for many keys, others may have been.
     Unreadable,
     /// The store refuses: wrong credentials, a missing table, a forbidden command. Nothing was
     /// charged.

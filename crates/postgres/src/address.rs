@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ClientConfig;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -66,6 +66,10 @@ impl FromStr for Address {
             "prefer" => SslMode::Prefer,
             _ => SslMode::Require,
         });
+        // Of several hosts, the one that can be written to, unless the URL says otherwise.
+        if !rest.iter().any(|pair| pair.starts_with("target_session_attrs=")) {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
@@ -117,9 +121,17 @@ impl fmt::Debug for Address {
     }
 }
 
-/// What is wrong with a URL, without the URL.
+/// What is wrong with a URL, without anything from the URL: what stands where an option should
+/// may be a password in the wrong place. Only names that the driver knows are repeated.
 fn cause(error: &tokio_postgres::Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+    let said = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    if said.starts_with("invalid value for option") {
+        said
+    } else if said.starts_with("unknown option") {
+        "it has an option that is not known".to_owned()
+    } else {
+        "it cannot be read".to_owned()
+    }
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -134,10 +146,29 @@ mod tests {
         let shown = format!("{address:?}");
         assert!(shown.contains("db") && shown.contains("limits"), "{shown}");
         assert!(!shown.contains("s3cret") && !shown.contains("115, 51"), "{shown}");
-        for bad in ["postgres://ann:s3cret@db:port/limits", "postgres://ann:s3cret@db/x?s3cret=1"] {
+        for (bad, said) in [
+            ("postgres://ann:s3cret@db:port/limits", "option `port`"),
+            ("postgres://ann:s3cret@db/x?s3cret=1", "an option that is not known"),
+            ("postgres://ann@db/x?s3cret=", "an option that is not known"),
+            ("s3cret=1", "an option that is not known"),
+            ("user=ann password='s3cret", "cannot be read"),
+        ] {
             let error = bad.parse::<Address>().unwrap_err();
-            assert!(!error.to_string().contains("ann:s3cret"), "{error}");
+            assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+            assert!(error.to_string().contains(said), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn a_server_that_can_be_written_to_is_looked_for_unless_the_url_says_otherwise() {
+        let wanted = |url: &str| {
+            let address: Address = url.parse().unwrap();
+            address.config.get_target_session_attrs()
+        };
+        assert_eq!(wanted("postgres://a,b/x"), TargetSessionAttrs::ReadWrite);
+        assert_eq!(wanted("postgres://a,b/x?connect_timeout=1"), TargetSessionAttrs::ReadWrite);
+        let any = "postgres://a,b/x?target_session_attrs=any";
+        assert_eq!(wanted(any), TargetSessionAttrs::Any);
     }
 
     #[test]

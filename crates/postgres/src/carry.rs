@@ -3,10 +3,11 @@
 //! # Guarantee
 //! - One ask alone is one statement and one round trip. Checks and looks that travel together are
 //!   one statement per kind of table, the others a statement each, all sent at once.
-//! - An answer that does not come in time is an error, and its connection is closed.
+//! - An answer that does not come in time is an error, and its connection is closed. So is one to
+//!   a server that can only be read: it would stay there while its successor is elsewhere.
 //!
 //! # Proven by
-//! `tests/storage.rs`, `tests/races.rs`, `tests/outages.rs`.
+//! `tests/storage.rs`, `tests/races.rs`, `tests/outages.rs`, `tests/standby.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -107,6 +108,17 @@ enum Call {
     Other(Ask),
 }
 
+impl Call {
+    /// How many keys it is about.
+    fn keys(&self) -> usize {
+        match self {
+            Self::Batch(_, ops) | Self::Other(Ask::Several { ops, .. }) => ops.len(),
+            Self::Other(Ask::Many { keys, .. }) => keys.len(),
+            Self::One(..) | Self::Other(_) => 1,
+        }
+    }
+}
+
 impl Carry for Carrier {
     type Ask = Ask;
     type Answer = Answered;
@@ -146,7 +158,8 @@ impl Carry for Carrier {
     }
 }
 
-/// The fewest statements that answer the asks.
+/// The fewest statements that answer the asks, those with the fewest keys first: a connection
+/// answers in order, and one check must not wait for a thousand.
 fn units(asks: Vec<Ask>) -> Vec<Unit> {
     let mut together: [(Vec<usize>, Vec<Asked>); 2] = Default::default();
     let mut units = Vec::new();
@@ -170,6 +183,7 @@ fn units(asks: Vec<Ask>) -> Vec<Unit> {
         };
         units.push(Unit { places, call });
     }
+    units.sort_by_key(|unit| unit.call.keys());
     units
 }
 
@@ -189,6 +203,11 @@ async fn within(
         }
     };
     let answered = tokio::time::timeout(answer_within, run).await.ok();
+    if let Some(Err(error)) = &answered
+        && failure::is_read_only(error)
+    {
+        ready.give_up();
+    }
     (unit.places, answered.map(|ran| ran.map_err(|error| failure::of_statement(&error))))
 }
 
@@ -306,4 +325,29 @@ pub(crate) async fn numbers(
 
 fn listed(numbers: Vec<i64>) -> Vec<Answered> {
     vec![Answered::Numbers(numbers)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_of_many_keys_goes_after_those_of_few() {
+        let spec = Spec::default();
+        let durability = Durability::Logged;
+        let op = |key: u8| Asked { key: vec![key], spec, action: 0, cost: 1 };
+        let many = |count| Ask::Many { durability, keys: vec![vec![0]; count], spec, cost: 1 };
+        let one = |key, durability| Ask::Op { durability, op: op(key) };
+        let load = Ask::Load { durability, key: vec![9] };
+        let asks = vec![
+            many(1_000),
+            one(1, Durability::Logged),
+            many(3),
+            one(2, Durability::Logged),
+            one(3, Durability::Unlogged),
+            load,
+        ];
+        let sent: Vec<Vec<usize>> = units(asks).into_iter().map(|unit| unit.places).collect();
+        assert_eq!(sent, [vec![5], vec![4], vec![1, 3], vec![2], vec![0]]);
+    }
 }

@@ -35,6 +35,12 @@ pub(crate) fn is_worth_a_retry(error: &Error) -> bool {
     error.code().is_some_and(|state| retried.contains(state))
 }
 
+/// Whether the server can only be read: it is a standby, or was demoted. Another connection may
+/// reach its successor; this one does not become another server's.
+pub(crate) fn is_read_only(error: &Error) -> bool {
+    error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION)
+}
+
 fn of_state(state: &SqlState, error: &Error) -> StoreError {
     let class = state.code().get(..2).unwrap_or_default();
     match class {

@@ -20,6 +20,15 @@
 //! so at most one more burst, window or log passes per key and crash. After a failover to a replica
 //! that was not synchronous, what it had not received is missing in logged tables too.
 //!
+//! # A role that owns nothing
+//! Once the tables' owner has migrated, a service can run as a role that may create nothing. What
+//! such a role needs, here for a role `service` and the default table name (the last line only
+//! where `PUBLIC` may not execute functions):
+//!
+#![doc = concat!("```sql\n", include_str!("../grants.sql"), "```")]
+//!
+//! Before a binary with more steps is started, the owner runs `admittance migrate`.
+//!
 //! # Proven by
 //! `tests/`, over a real server: the conformance suite, equality with core, edited functions that
 //! must be noticed, races, migrations, outages, round trips counted on the wire.

@@ -4,7 +4,8 @@
 //! - Each step runs once, in one transaction with the note that it ran: after a failure nothing is
 //!   half there.
 //! - Several instances that start together take turns on an advisory lock; the others find the
-//!   work done.
+//!   work done, whatever the database's default isolation is.
+//! - A database that is at this version is only read: a role that may not change it can use it.
 //! - A database that another version has taken further, or whose steps are not the ones in this
 //!   binary, is left alone and refused.
 //!
@@ -14,7 +15,7 @@
 use std::fmt::Write as _;
 
 use sha2::{Digest, Sha256};
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::{Client, GenericClient, IsolationLevel};
 
 use crate::TableName;
 use crate::address::{Address, InvalidUrl};
@@ -81,9 +82,17 @@ pub(crate) async fn migrate_at(
     address: &Address,
     table: &TableName,
 ) -> Result<Report, MigrateError> {
-    let (mut client, connection) = address.connect().await?;
+    migrate_with(address, table, |_, sql| sql.to_owned()).await
+}
+
+async fn migrate_with(
+    address: &Address,
+    table: &TableName,
+    edit: impl Fn(&str, &str) -> String,
+) -> Result<Report, MigrateError> {
+    let (mut client, connection) = address.with_settings(SETTINGS).connect().await?;
     let driver = tokio::spawn(connection.run());
-    let done = run(&mut client, table, |_, sql| sql.to_owned()).await;
+    let done = run(&mut client, table, edit).await;
     driver.abort();
     done
 }
@@ -100,11 +109,7 @@ pub async fn migrate_edited(
     edit: impl Fn(&str, &str) -> String,
 ) -> Result<Report, MigrateError> {
     let address: Address = url.parse()?;
-    let (mut client, connection) = address.connect().await?;
-    let driver = tokio::spawn(connection.run());
-    let done = run(&mut client, table, edit).await;
-    driver.abort();
-    done
+    migrate_with(&address, table, edit).await
 }
 
 async fn run(
@@ -112,26 +117,27 @@ async fn run(
     table: &TableName,
     edit: impl Fn(&str, &str) -> String,
 ) -> Result<Report, MigrateError> {
-    let transaction = client.transaction().await?;
+    // A role that may not create anything is enough for a database that is ready.
+    let there = client.query_one(THERE, &[&format!("{table}_migrations")]).await?;
+    let known = MIGRATIONS.last().map_or(0, |last| last.version);
+    if there.try_get(0)? && missing(&applied(client, table).await?)?.is_empty() {
+        return Ok(Report { applied: 0, version: known });
+    }
+    // Each statement must see what was committed while the lock was waited for.
+    let transaction = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
+    let transaction = transaction.read_only(false).start().await?;
     let lock = lock_number(table);
     // Somebody else's migration may take longer than a check may.
     transaction
         .batch_execute("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
         .await?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
+    // Somebody may have made it meanwhile, which `to_regclass` need not know: it trusts what this
+    // session has remembered.
+    transaction.batch_execute(&NOTES.replace("{name}", table.as_str())).await?;
     let found = applied(&transaction, table).await?;
-    let known = MIGRATIONS.last().map_or(0, |last| last.version);
-    for (version, checksum) in &found {
-        let Some(own) = MIGRATIONS.iter().find(|own| own.version == *version) else {
-            return Err(MigrateError::Newer { found: *version, known });
-        };
-        if *checksum != own.checksum() {
-            return Err(MigrateError::Changed { version: *version });
-        }
-    }
-    let missing = MIGRATIONS.iter().filter(|own| !found.iter().any(|(it, _)| *it == own.version));
     let mut count = 0;
-    for own in missing {
+    for own in missing(&found)? {
         for sql in instances(&edit(own.name, own.sql), table) {
             transaction.batch_execute(&sql).await?;
         }
@@ -145,17 +151,27 @@ async fn run(
 
 /// The steps that ran, with their checksums.
 async fn applied(
-    transaction: &Transaction<'_>,
+    client: &impl GenericClient,
     table: &TableName,
 ) -> Result<Vec<(i32, String)>, tokio_postgres::Error> {
-    let create = format!(
-        "CREATE TABLE IF NOT EXISTS {table}_migrations (version int PRIMARY KEY, \
-         name text NOT NULL, checksum text NOT NULL, applied_at timestamptz DEFAULT now())"
-    );
-    transaction.batch_execute(&create).await?;
     let rows = format!("SELECT version, checksum FROM {table}_migrations ORDER BY version");
-    let rows = transaction.query(&rows, &[]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    let rows = client.query(&rows, &[]).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// The steps that have not run, if those that have are this binary's.
+fn missing(found: &[(i32, String)]) -> Result<Vec<&'static Migration>, MigrateError> {
+    let known = MIGRATIONS.last().map_or(0, |last| last.version);
+    for (version, checksum) in found {
+        let Some(own) = MIGRATIONS.iter().find(|own| own.version == *version) else {
+            return Err(MigrateError::Newer { found: *version, known });
+        };
+        if *checksum != own.checksum() {
+            return Err(MigrateError::Changed { version: *version });
+        }
+    }
+    let ran = |own: &Migration| found.iter().any(|(version, _)| *version == own.version);
+    Ok(MIGRATIONS.iter().filter(|own| !ran(own)).collect())
 }
 
 /// A step with its names filled in: once, or once for each kind of table.
@@ -187,6 +203,16 @@ fn lock_number(table: &TableName) -> i64 {
     let digest = Sha256::digest(format!("admittance migrations of {table}").as_bytes());
     digest.iter().take(8).fold(0, |number, byte| (number << 8) | i64::from(*byte))
 }
+
+/// Whether there is a table of that name.
+const THERE: &str = "SELECT to_regclass($1) IS NOT NULL";
+
+/// Which steps ran.
+const NOTES: &str = "CREATE TABLE IF NOT EXISTS {name}_migrations (version int PRIMARY KEY, \
+    name text NOT NULL, checksum text NOT NULL, applied_at timestamptz DEFAULT now())";
+
+/// A database that is read-only by default is not taken for a standby.
+const SETTINGS: &str = "-c default_transaction_read_only=off";
 
 const MIGRATIONS: &[Migration] = &[
     Migration { version: 1, name: "state", sql: include_str!("../migrations/0001_state.sql") },

@@ -195,6 +195,13 @@ impl PostgresStore {
         self.reaper.sweep().await
     }
 
+    /// What the reaper in the background does at a tick.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub async fn reap_at_a_tick(&self) -> Reaped {
+        self.reaper.turn(&mut [0, 0]).await
+    }
+
     /// Decides at this instant instead of the server's clock; `None` goes back to it.
     #[cfg(feature = "testing")]
     #[doc(hidden)]

@@ -3,7 +3,10 @@
 
 mod common;
 
-use admittance::{Builtin, Recovery, Span, StoreError, Window};
+use admittance::{
+    Action, Builtin, Cell, Cells, Cost, Gcra, Many, Micros, Op, Recovery, SlidingLog,
+    SlidingWindow, Span, Store, StoreError, Swap, Swapped, Tat, Window,
+};
 use admittance_postgres::{MigrateError, PostgresStore, Report, TableName, migrate};
 use tokio::task::JoinSet;
 
@@ -26,6 +29,79 @@ fn eight_instances_that_start_together_install_once() {
         assert!(reports.iter().all(|report| report.version == worked[0].version));
         let again = migrate(&server.url(), &TableName::default()).await.unwrap();
         assert_eq!(again, Report { applied: 0, ..*worked[0] });
+    });
+}
+
+#[test]
+fn the_defaults_of_the_database_do_not_matter() {
+    let (server, runtime) = (common::server(), common::runtime());
+    let settings = ["isolation = 'repeatable read'", "isolation = serializable", "read_only = on"];
+    runtime.block_on(async {
+        for (number, setting) in settings.iter().enumerate() {
+            let name = format!("limits{number}");
+            let url = server.database(&name).unwrap();
+            let set = format!("ALTER DATABASE {name} SET default_transaction_{setting}");
+            server.sql(&set).unwrap();
+            let mut instances = JoinSet::new();
+            for _ in 0..8 {
+                let url = url.clone();
+                instances.spawn(async move { migrate(&url, &TableName::default()).await });
+            }
+            let reports = instances.join_all().await;
+            let reports: Vec<Report> = reports.into_iter().map(Result::unwrap).collect();
+            let worked = reports.iter().filter(|report| report.applied > 0).count();
+            assert_eq!(worked, 1, "{setting}: {reports:?}");
+            let store = common::store(&url).await;
+            let decision = common::check(&store, "api", &window(1), b"ann").await.unwrap();
+            assert!(decision.is_admit(), "{setting}");
+        }
+    });
+}
+
+#[test]
+fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
+    let (server, runtime) = (common::server(), common::runtime());
+    server.sql("CREATE ROLE service LOGIN").unwrap();
+    server.sql("REVOKE ALL ON SCHEMA public FROM PUBLIC").unwrap();
+    let no_functions = "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC";
+    server.sql(no_functions).unwrap();
+    let log: Builtin = SlidingLog::new(5, Span::from_secs(1)).unwrap().into();
+    runtime.block_on(async {
+        let url = format!("postgres://service@127.0.0.1:{}/postgres", server.port());
+        let store = common::store(&url).await;
+        let error = common::check(&store, "api", &window(5), b"ann").await.unwrap_err();
+        assert!(error.to_string().contains("admittance migrate"), "it may create nothing: {error}");
+        drop(store);
+
+        migrate(&server.url(), &TableName::default()).await.unwrap();
+        server.sql(include_str!("../grants.sql")).unwrap();
+        assert_eq!(migrate(&url, &TableName::default()).await.unwrap().applied, 0);
+        let builder = PostgresStore::builder(url).connections(1).unlogged("quick");
+        let store = builder.reap_every(None).connect().await.unwrap();
+        let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
+        store.set_now(Some(start));
+        let gcra = Gcra { limit: 5, period: Span::from_secs(1), burst: 5 };
+        let gcra: Builtin = Tat::gcra(gcra).unwrap().into();
+        let sliding: Builtin = SlidingWindow::new(5, Span::from_secs(1), 10).unwrap().into();
+        for policy in ["api", "quick"] {
+            for strategy in [&window(5), &gcra, &sliding, &log] {
+                let decision = common::check(&store, policy, strategy, b"ann").await.unwrap();
+                assert!(decision.is_admit());
+                let op = Op { policy, strategy, key: b"bob", action: Action::Reset };
+                let _ = store.apply(op).await.unwrap();
+            }
+            let keys: [&[u8]; 2] = [b"ann", b"bob"];
+            let many = Many { policy, strategy: &log, keys: &keys, cost: Cost::ONE };
+            let _ = store.check_many(many).await.unwrap();
+            let cell = Cell { policy, shape: "own", key: b"ann" };
+            let swap = Swap { expected: None, new: Some(b"x"), idle_at: start };
+            assert_eq!(store.swap(cell, swap).await.unwrap(), Swapped::Done);
+            assert_eq!(store.load(cell).await.unwrap().bytes.unwrap(), b"x");
+        }
+        store.set_now(Some(start + Span::from_secs(3_600)));
+        // By policy: gcra, the sliding window, two logs and a cell.
+        assert_eq!(store.reap().await.unwrap().keys, 10);
+        store.reap().await.unwrap();
     });
 }
 

@@ -166,6 +166,34 @@ fn idle_rows_are_reaped_and_live_ones_are_not() {
 }
 
 #[test]
+fn one_tick_is_enough_for_many_idle_rows() {
+    let (server, runtime) = (common::server(), common::runtime());
+    runtime.block_on(async {
+        let store = common::store(&server.url()).await;
+        // The reaper's connection is there once it has answered.
+        assert_eq!(store.reap().await.unwrap().keys, 0);
+        // More than twice what one round of statements deletes, and a few that are live.
+        for table in ["logged", "unlogged"] {
+            let rows = format!(
+                "INSERT INTO admittance_{table} SELECT decode(lpad(to_hex(n), 8, '0'), 'hex'), \
+                 '{{1}}', NULL, CASE WHEN n % 1000 = 0 THEN 4503599627370495 ELSE 1 END \
+                 FROM generate_series(1, 70000) n"
+            );
+            server.sql(&rows).unwrap();
+        }
+        let live = async || -> String {
+            let both = "SELECT (SELECT count(*) FROM admittance_logged WHERE idle_at = 1) + \
+                        (SELECT count(*) FROM admittance_unlogged WHERE idle_at = 1), \
+                        (SELECT count(*) FROM admittance_unlogged)";
+            server.sql(both).unwrap()
+        };
+        assert_eq!(live().await, "139860|70000");
+        assert_eq!(store.reap_at_a_tick().await.keys, 139_860);
+        assert_eq!(live().await, "0|70");
+    });
+}
+
+#[test]
 fn a_row_that_a_check_holds_is_passed_over() {
     let (server, runtime) = (common::server(), common::runtime());
     runtime.block_on(async {

@@ -6,7 +6,7 @@
 //! # Guarantee
 //! - A request that is refused has charged nothing, whichever of its parts was wrong.
 //! - All keys of [`Service::check_many`] are decided at one instant, repeated keys in order; in a
-//!   cluster at one instant per server.
+//!   cluster at one instant per slot.
 //! - A check is always decided: by the store, or by the policy's fail mode if the store cannot, and
 //!   the answer says by which. A look is refused if the store cannot.
 //! - What a caller sends is bounded: a key has at most [`KEY_MAX`] bytes, a batch at most
