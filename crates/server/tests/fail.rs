@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use admittance::{
     Applied, AppliedMany, AppliedSeveral, BreakerRules, BreakerState, Group, GuardSettings,
-    ManualClock, Many, Memory, Micros, Op, Span, Store, StoreError,
+    Guarded, ManualClock, Many, Memory, Micros, Op, Span, Store, StoreError,
 };
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
@@ -35,8 +35,11 @@ struct Switched {
 }
 
 impl Switched {
-    fn meet(&self) -> Result<(), StoreError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+    /// Probes come when they come; what is counted is what requests ask.
+    fn meet(&self, policy: &str) -> Result<(), StoreError> {
+        if policy != Guarded::<Self>::PROBE_POLICY {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+        }
         match self.is_down.load(Ordering::SeqCst) {
             true => Err(StoreError::Refused { detail: "password for ann".into() }),
             false => Ok(()),
@@ -46,17 +49,17 @@ impl Switched {
 
 impl Store for Switched {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.meet()?;
+        self.meet(op.policy)?;
         self.memory.apply(op).await
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.meet()?;
+        self.meet(many.policy)?;
         self.memory.check_many(many).await
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.meet()?;
+        self.meet("")?;
         self.memory.several(group).await
     }
 }
