@@ -11,7 +11,7 @@
 //! are used up, nothing was charged and the error says so.
 //!
 //! # Proven by
-//! `admittance-testkit`: `custom_strategies_race_exactly` over every store, with a store that
+//! `admittance-testkit`: `custom_strategies_decide_exactly` over every store, with a store that
 //! swaps without comparing.
 
 use admittance_core::{Cost, Decision, Forecast, Micros, Strategy};
