@@ -280,13 +280,9 @@ impl Store for PostgresStore {
         let merged = Merged::of(&group)?;
         let any = group.combine == Combine::Any;
         let mut ops = Vec::with_capacity(merged.limits.len());
-        let mut seen = HashSet::new();
         for limit in &merged.limits {
             let mut asked = self.names.asked(limit.policy, limit.strategy, limit.key)?;
             asked.cost = number(limit.cost.units());
-            if !seen.insert(asked.key.clone()) && !any {
-                return Err(twice());
-            }
             ops.push(asked);
         }
         let is_durable = |policy| self.names.durability(policy) == Durability::Logged;
@@ -400,12 +396,6 @@ fn instant(us: i64) -> Micros {
 
 fn unknown() -> StoreError {
     StoreError::Refused { detail: "this version of admittance-postgres does not know it".into() }
-}
-
-fn twice() -> StoreError {
-    let detail = "a policy and key occur twice in one group, with different limits; \
-                  give the policies different names";
-    StoreError::Refused { detail: detail.into() }
 }
 
 impl Drop for PostgresStore {

@@ -1,6 +1,6 @@
 //! The store.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,7 +161,7 @@ impl RedisStore {
     }
 
     /// The limits' names, if they can be decided in one step.
-    fn names(&self, combine: Combine, limits: &[Limit<'_>]) -> Result<Vec<Vec<u8>>, StoreError> {
+    fn names(&self, limits: &[Limit<'_>]) -> Result<Vec<Vec<u8>>, StoreError> {
         let name = |limit: &Limit<'_>| self.stored_name(limit.policy, limit.strategy, limit.key);
         let names: Vec<Vec<u8>> = limits.iter().map(name).collect();
         if self.shared.carrier.is_cluster() {
@@ -170,13 +170,6 @@ impl RedisStore {
             if slots.any(|slot| Some(slot) != first) {
                 return Err(StoreError::AcrossSlots);
             }
-        }
-        let is_twice = |names: &[Vec<u8>]| {
-            let mut seen = HashSet::with_capacity(names.len());
-            names.iter().any(|name| !seen.insert(name))
-        };
-        if combine == Combine::All && is_twice(&names) {
-            return Err(refused("a policy is twice in one group, with two different limits"));
         }
         Ok(names)
     }
@@ -214,7 +207,7 @@ impl Store for RedisStore {
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         let merged = Merged::of(&group)?;
-        let names = self.names(group.combine, &merged.limits)?;
+        let names = self.names(&merged.limits)?;
         let mut args = Vec::with_capacity(names.len() * 8);
         for limit in &merged.limits {
             let (family, params) = Params::of(limit.strategy)?;
