@@ -177,6 +177,23 @@ impl Tat {
         scaled.map(Some).map_err(|_| inexact)
     }
 
+    /// Whole units that come back in `span`, rounded up.
+    pub(crate) fn units_in(&self, span: Span) -> u64 {
+        let parts = u128::from(span.us()) * u128::from(self.denominator);
+        u64::try_from(parts.div_ceil(self.unit)).unwrap_or(EXACT_MAX)
+    }
+
+    /// Whole units that are not there at `now`.
+    pub(crate) fn whole_units_lent(&self, state: &TatState, now: Micros) -> u64 {
+        let lead = self.join(state).saturating_sub(self.at(now));
+        u64::try_from(lead / self.unit).unwrap_or(EXACT_MAX)
+    }
+
+    /// The state as if `units` had not been spent.
+    pub(crate) fn without(&self, state: &TatState, units: u64) -> TatState {
+        self.split(self.join(state).saturating_sub(self.unit * u128::from(units)))
+    }
+
     /// A burst of whole units, or the largest that every executor keeps exact.
     fn whole(
         parameter: Parameter,

@@ -97,6 +97,12 @@ impl TatWord {
             .then(|| TatState { whole: word / self.denominator, fraction: word % self.denominator })
     }
 
+    /// The word of a state that the strategy made.
+    #[must_use]
+    pub fn pack(&self, state: TatState) -> u64 {
+        state.whole * self.denominator + state.fraction
+    }
+
     /// The strategy the word belongs to.
     #[must_use]
     pub const fn strategy(&self) -> &Tat {

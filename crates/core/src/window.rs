@@ -26,7 +26,7 @@ pub struct Window {
 pub struct WindowState {
     /// The window's index.
     pub index: u64,
-    /// Units spent in it, at least one.
+    /// Units spent in it; none only if all were given back.
     pub count: u64,
 }
 

@@ -41,7 +41,7 @@ impl WindowWord {
             return (word, decision);
         }
         let count = judged.count + cost.units();
-        (judged.index << self.count_bits | count, decision)
+        (self.pack(WindowState { count, ..judged }), decision)
     }
 
     /// Whether the word decides as zero does from `now` on.
@@ -66,6 +66,12 @@ impl WindowWord {
             index: word >> self.count_bits,
             count: word & ((1 << self.count_bits) - 1),
         })
+    }
+
+    /// The word of a state that the strategy made.
+    #[must_use]
+    pub fn pack(&self, state: WindowState) -> u64 {
+        state.index << self.count_bits | state.count
     }
 
     /// The strategy the word belongs to.

@@ -27,6 +27,7 @@ mod sketch;
 mod slots;
 pub mod store;
 
+pub use admittance_core::lease;
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
     Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shape, Shaped, Shaper,

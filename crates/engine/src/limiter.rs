@@ -18,7 +18,6 @@ use crate::key::{Fingerprint, Secret};
 use crate::locked::{Locked, lock};
 use crate::several::{Alone, Ask, Limit};
 use crate::slots::{self, Layout, Native, Word, with_judge};
-use crate::store::{Action, Answer, Applied};
 use crate::{Clock, Key, SystemClock};
 
 /// A limit over many keys.
@@ -48,7 +47,7 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
 
 /// Where the keys' states live.
 #[expect(clippy::large_enum_variant, reason = "a box would cost every check a line")]
-enum Table<S: Strategy> {
+pub(crate) enum Table<S: Strategy> {
     /// The strategy's state is one word, and this processor can swap it together with the key.
     Slots(Word, slots::Table<Native>),
     Locked(Locked<S>),
@@ -234,20 +233,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// Does as the op of a store says, at one instant, which is told.
-    pub(crate) fn apply(&self, key: &[u8], action: Action) -> Applied {
-        let clock = Together::precisely(&self.clock);
-        let (at, key) = (clock.now(), self.secret.hash(key));
-        let answer = match action {
-            Action::Check(cost) => Answer::Decision(self.decide(key, &clock, cost)),
-            Action::Peek => Answer::Decision(Alone::peek(self, key, at)),
-            Action::Forecast(cost) => Answer::Forecast(self.forecast_at(key, at, cost)),
-            Action::Reset => Answer::Reset(self.forget(key)),
-        };
-        Applied { answer, at }
-    }
-
-    fn forecast_at(&self, key: Fingerprint, now: Micros, cost: Cost) -> Forecast {
+    pub(crate) fn forecast_at(&self, key: Fingerprint, now: Micros, cost: Cost) -> Forecast {
         match &self.table {
             Table::Slots(word, table) => {
                 with_judge!(word, |judge| table.forecast(judge, key, now, cost))
@@ -256,15 +242,23 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         }
     }
 
-    fn forget(&self, key: Fingerprint) -> bool {
+    pub(crate) fn forget(&self, key: Fingerprint) -> bool {
         match &self.table {
             Table::Slots(_, table) => table.reset(key),
             Table::Locked(table) => table.reset(key),
         }
     }
 
+    pub(crate) const fn table(&self) -> &Table<S> {
+        &self.table
+    }
+
+    pub(crate) fn hash(&self, key: &[u8]) -> Fingerprint {
+        self.secret.hash(&key)
+    }
+
     #[inline(always)]
-    fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
+    pub(crate) fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
         match &self.table {
             Table::Slots(word, table) => {
                 with_judge!(word, |judge| table.check(judge, key, clock, cost))

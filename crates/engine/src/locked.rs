@@ -66,7 +66,13 @@ impl<S: Strategy> Locked<S> {
     }
 
     /// Decides one request.
-    pub(crate) fn step(&self, strategy: &S, key: Fingerprint, now: Micros, cost: Cost) -> Decision {
+    pub(crate) fn step(
+        &self,
+        strategy: &impl Strategy<State = S::State>,
+        key: Fingerprint,
+        now: Micros,
+        cost: Cost,
+    ) -> Decision {
         self.step_in(&mut lock(self.shard(key)), strategy, key, now, cost)
     }
 
@@ -74,7 +80,7 @@ impl<S: Strategy> Locked<S> {
     pub(crate) fn step_in(
         &self,
         shard: &mut Shard<S::State>,
-        strategy: &S,
+        strategy: &impl Strategy<State = S::State>,
         key: Fingerprint,
         now: Micros,
         cost: Cost,
@@ -130,7 +136,7 @@ impl<S: Strategy> Locked<S> {
     fn insert(
         &self,
         shard: &mut Shard<S::State>,
-        strategy: &S,
+        strategy: &impl Strategy<State = S::State>,
         key: Fingerprint,
         now: Micros,
         state: S::State,

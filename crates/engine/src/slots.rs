@@ -19,4 +19,4 @@ pub(crate) use memory::{Cell, Slot};
 pub(crate) use memory::{Layout, Memory};
 pub(crate) use native::{Native, prefetch};
 pub(crate) use table::Table;
-pub(crate) use word::{Word, with_judge};
+pub(crate) use word::{Judge, Packed, Word, with_judge};

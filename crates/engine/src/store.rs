@@ -49,6 +49,7 @@ mod group;
 mod guarded;
 #[cfg(feature = "tokio")]
 pub mod lanes;
+mod lend;
 mod memory;
 #[cfg(feature = "tokio")]
 mod shared;
@@ -56,6 +57,7 @@ mod shared;
 use std::fmt;
 use std::sync::Arc;
 
+use admittance_core::lease::{Ask, GiveBack, Grant};
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Several, Span};
 
 #[cfg(feature = "tokio")]
@@ -146,6 +148,10 @@ pub enum Action {
     Forecast(Cost),
     /// Forget the key.
     Reset,
+    /// Charge a part of the limit and hand it out, as [`Builtin::grant`] does.
+    Lease(Ask),
+    /// Take back what a holder did not spend, as [`Builtin::give_back`] does, from each lease once.
+    GiveBack(GiveBack),
 }
 
 /// One check of each of several keys.
@@ -191,7 +197,9 @@ impl Applied {
     pub const fn decision(&self) -> Option<Decision> {
         match self.answer {
             Answer::Decision(decision) => Some(decision),
-            Answer::Forecast(_) | Answer::Reset(_) => None,
+            Answer::Forecast(_) | Answer::Reset(_) | Answer::Lease(_) | Answer::GivenBack(_) => {
+                None
+            }
         }
     }
 }
@@ -227,6 +235,24 @@ pub enum Answer {
     /// To [`Action::Reset`]: whether there was anything to forget. A key that has become idle may
     /// be forgotten already.
     Reset(bool),
+    /// To [`Action::Lease`]. Its instant is the one that the limit was judged at.
+    Lease(Grant),
+    /// To [`Action::GiveBack`]: how many units were restored.
+    GivenBack(u64),
+}
+
+impl Answer {
+    /// The forecast, if that was what was asked for.
+    #[must_use]
+    pub const fn forecast(&self) -> Option<Forecast> {
+        if let Self::Forecast(forecast) = self { Some(*forecast) } else { None }
+    }
+
+    /// What was leased, if that was what was asked for.
+    #[must_use]
+    pub const fn grant(&self) -> Option<Grant> {
+        if let Self::Lease(grant) = self { Some(*grant) } else { None }
+    }
 }
 
 impl From<Decision> for Answer {
@@ -278,6 +304,8 @@ pub enum StoreError {
     CostTooLarge,
     /// A policy and key occur twice in a group with different limits; nothing was charged.
     TwoLimits,
+    /// The strategy's limit cannot be leased, or this store cannot lease; nothing was charged.
+    NotLeasable,
     /// What is stored under the key is not a state of this strategy; that key was not charged. Of
     /// an ask for many keys, others may have been.
     Unreadable,
@@ -315,6 +343,7 @@ impl StoreError {
             | Self::AcrossSlots
             | Self::CostTooLarge
             | Self::TwoLimits
+            | Self::NotLeasable
             | Self::Unreadable
             | Self::Refused { .. } => Recovery::Operator,
         }
@@ -350,6 +379,10 @@ impl fmt::Display for StoreError {
             ),
             Self::TwoLimits => f.write_str(
                 "a policy and key occur twice with different limits; they have one state",
+            ),
+            Self::NotLeasable => f.write_str(
+                "sliding windows, sliding logs and rolling quotas cannot be leased, nor can anything \
+                 in a store that does not lease; use mode strict or cached-deny",
             ),
             Self::Unreadable => f.write_str(
                 "what is stored under the key is not a state of this strategy; \

@@ -52,6 +52,8 @@ pub enum Contract {
     Groups,
     /// A strategy that the store does not know is decided by compare and swap, exactly.
     Custom,
+    /// Leases are granted and given back as core does it.
+    Leases,
     /// Every answer is core's, in every field.
     EqualsCore,
 }
@@ -128,6 +130,7 @@ impl fmt::Display for Contract {
             Self::KeepsSpent => "a changed limit keeps what was spent",
             Self::Groups => "several limits decide together as core says, all or nothing",
             Self::Custom => "a strategy unknown to the store is decided exactly",
+            Self::Leases => "leases are granted and given back as core does it",
             Self::EqualsCore => "every answer is core's, in every field",
         })
     }

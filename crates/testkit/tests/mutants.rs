@@ -1,10 +1,11 @@
 //! Stores that are nearly right. Each has one flaw, and the contract that forbids it must see it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
+use admittance::lease::{Ask, GiveBack, Grant, LeaseId};
 use admittance::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, BuiltinState, Cell, Cells,
     Clock, Combine, Cost, Decision, Group, Limit, Loaded, ManualClock, Many, Merged, Micros, Op,
@@ -15,9 +16,9 @@ use admittance_testkit::{
     Contract, Harness, Violation, block_on, conformance, custom_strategies_decide_exactly,
     denials_are_free, equals_core, expires_when_idle_and_not_before, groups_equal_core,
     isolates_keys, isolates_policies, isolates_strategies,
-    keeps_what_was_spent_when_a_limit_changes, looks_are_free, many_keys_at_one_instant,
-    never_means_never, persists, racing_callers_admit_exactly_the_burst, resets,
-    retry_is_the_truth, steps_back_never_over_admit,
+    keeps_what_was_spent_when_a_limit_changes, leases_equal_core, looks_are_free,
+    many_keys_at_one_instant, never_means_never, persists, racing_callers_admit_exactly_the_burst,
+    resets, retry_is_the_truth, steps_back_never_over_admit,
 };
 
 /// What is wrong with a store.
@@ -52,6 +53,12 @@ enum Flaw {
     AnyChargesEvery,
     TwiceIsOnce,
     SwapsWithoutComparing,
+    GivesBackTwice,
+    GivesBackInFull,
+    GivesBackToAnyWindow,
+    GrantsAllOrNothing,
+    GrantsWhatHelpsNobody,
+    GrantsAtTheVeryEnd,
 }
 
 /// A map behind a lock, and its flaw.
@@ -65,6 +72,7 @@ struct Naive {
 struct Kept {
     states: HashMap<Vec<u8>, (BuiltinState, Builtin)>,
     cells: HashMap<Vec<u8>, Vec<u8>>,
+    returned: HashSet<LeaseId>,
     newest: Micros,
 }
 
@@ -159,6 +167,48 @@ impl Naive {
         self.told(decision)
     }
 
+    fn lend(
+        &self,
+        op: &Op<'_>,
+        state: Option<BuiltinState>,
+        now: Micros,
+        mut ask: Ask,
+    ) -> Result<Grant, StoreError> {
+        match self.flaw {
+            Flaw::GrantsAllOrNothing => ask.least = ask.need,
+            Flaw::GrantsWhatHelpsNobody => ask.least = 0,
+            Flaw::GrantsAtTheVeryEnd => ask.round_trip = Span::ZERO,
+            _ => {}
+        }
+        let granted = op.strategy.grant(state, now, ask).map_err(|_| StoreError::NotLeasable)?;
+        self.write(op, granted.state);
+        Ok(granted.grant)
+    }
+
+    fn take_back(
+        &self,
+        op: &Op<'_>,
+        state: Option<BuiltinState>,
+        now: Micros,
+        mut back: GiveBack,
+    ) -> Result<u64, StoreError> {
+        let is_first = self.kept.lock().unwrap().returned.insert(back.id);
+        if !is_first && self.flaw != Flaw::GivesBackTwice {
+            return Ok(0);
+        }
+        match self.flaw {
+            Flaw::GivesBackInFull => back.granted_at = now,
+            Flaw::GivesBackToAnyWindow => {
+                back.paid_until = op.strategy.peek(state.as_ref(), now).reset_at;
+            }
+            _ => {}
+        }
+        let given = op.strategy.give_back(state, now, &back);
+        let (state, restored) = given.map_err(|_| StoreError::NotLeasable)?;
+        self.write(op, state);
+        Ok(restored)
+    }
+
     fn reset(&self, op: &Op<'_>) -> bool {
         let mut kept = self.kept.lock().unwrap();
         match self.flaw {
@@ -205,6 +255,8 @@ impl Store for Naive {
                 Answer::Forecast(op.strategy.forecast(state.as_ref(), now, cost))
             }
             Action::Reset => Answer::Reset(self.reset(&op)),
+            Action::Lease(ask) => Answer::Lease(self.lend(&op, state, now, ask)?),
+            Action::GiveBack(back) => Answer::GivenBack(self.take_back(&op, state, now, back)?),
             other => unreachable!("{other:?}"),
         };
         let late = Span::from_us(u64::from(self.flaw == Flaw::WrongInstant));
@@ -356,6 +408,7 @@ fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
             Contract::KeepsSpent => keeps_what_was_spent_when_a_limit_changes(harness).await,
             Contract::Groups => groups_equal_core(harness).await,
             Contract::Custom => custom_strategies_decide_exactly(harness).await,
+            Contract::Leases => leases_equal_core(harness).await,
             Contract::EqualsCore => equals_core(harness).await,
             other => unreachable!("{other:?}"),
         }
@@ -366,6 +419,7 @@ fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
 fn a_map_behind_a_lock_holds_every_contract() {
     block_on(conformance(&flawed(Flaw::Nothing))).unwrap();
     held(Contract::Custom, Flaw::Nothing).unwrap();
+    held(Contract::Leases, Flaw::Nothing).unwrap();
 }
 
 #[test]
@@ -399,12 +453,18 @@ fn every_flaw_is_seen_by_the_contract_that_forbids_it() {
         (Flaw::AnyChargesEvery, Contract::Groups),
         (Flaw::TwiceIsOnce, Contract::Groups),
         (Flaw::SwapsWithoutComparing, Contract::Custom),
+        (Flaw::GivesBackTwice, Contract::Leases),
+        (Flaw::GivesBackInFull, Contract::Leases),
+        (Flaw::GivesBackToAnyWindow, Contract::Leases),
+        (Flaw::GrantsAllOrNothing, Contract::Leases),
+        (Flaw::GrantsWhatHelpsNobody, Contract::Leases),
+        (Flaw::GrantsAtTheVeryEnd, Contract::Leases),
     ];
     for (flaw, contract) in seen_by {
         let violation = held(contract, flaw).expect_err(&format!("{flaw:?} passes {contract:?}"));
         assert_eq!(violation.contract, contract);
-        if contract == Contract::Custom {
-            continue; // Asked of stores that swap, apart from the suite.
+        if matches!(contract, Contract::Custom | Contract::Leases) {
+            continue; // Asked of stores that swap and that lease, apart from the suite.
         }
         // The suite as a whole sees it too, whichever contract is first.
         let violation = block_on(conformance(&flawed(flaw))).expect_err(&format!("{flaw:?}"));

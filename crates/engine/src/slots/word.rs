@@ -1,7 +1,7 @@
 //! The strategies whose state is one word, as one type.
 
 use admittance_core::{
-    Builtin, Cost, Decision, Forecast, Micros, Share, Strategy, TatWord, WindowWord,
+    Builtin, BuiltinState, Cost, Decision, Forecast, Micros, Share, Strategy, TatWord, WindowWord,
 };
 
 /// A strategy whose state is one word. Zero is the key never seen.
@@ -75,6 +75,34 @@ macro_rules! judge {
             }
         }
     };
+}
+
+/// A word as the state of a built-in strategy, for changes other than a check.
+pub(crate) trait Packed: Judge {
+    /// The state the word stands for.
+    fn open(&self, word: u64) -> Option<BuiltinState>;
+    /// The word of a state, or the one it came from if it is of another strategy.
+    fn shut(&self, state: &BuiltinState, before: u64) -> u64;
+}
+
+impl Packed for TatWord {
+    fn open(&self, word: u64) -> Option<BuiltinState> {
+        self.unpack(word).map(BuiltinState::Tat)
+    }
+
+    fn shut(&self, state: &BuiltinState, before: u64) -> u64 {
+        if let BuiltinState::Tat(state) = state { self.pack(*state) } else { before }
+    }
+}
+
+impl Packed for WindowWord {
+    fn open(&self, word: u64) -> Option<BuiltinState> {
+        self.unpack(word).map(BuiltinState::Window)
+    }
+
+    fn shut(&self, state: &BuiltinState, before: u64) -> u64 {
+        if let BuiltinState::Window(state) = state { self.pack(*state) } else { before }
+    }
 }
 
 judge!(TatWord, #[inline(always)]);

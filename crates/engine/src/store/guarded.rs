@@ -431,6 +431,7 @@ const fn is_of_the_store(error: &StoreError) -> bool {
         | StoreError::AcrossSlots
         | StoreError::CostTooLarge
         | StoreError::TwoLimits
+        | StoreError::NotLeasable
         | StoreError::Unreadable => false,
     }
 }

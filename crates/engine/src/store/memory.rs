@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use admittance_core::{Builtin, Decision};
 
+use super::lend::Returned;
 use super::{
     Applied, AppliedMany, AppliedSeveral, Combine, Group, Many, Merged, Op, Store, StoreError,
 };
@@ -23,6 +24,7 @@ pub struct Memory<C> {
     policies_max: usize,
     max_keys: u64,
     on_full: OnFull,
+    returned: Returned,
 }
 
 type Shared<C> = Arc<Limiter<Builtin, C>>;
@@ -45,6 +47,7 @@ impl<C: Clock + Clone> Memory<C> {
             policies_max: POLICIES_MAX_DEFAULT,
             max_keys: MAX_KEYS_DEFAULT,
             on_full: OnFull::Evict,
+            returned: Returned::default(),
         }
     }
 
@@ -103,7 +106,7 @@ impl<C: Clock + Clone> Memory<C> {
 impl<C: Clock + Clone> Store for Memory<C> {
     // Nothing is charged before the future is polled, as with any other store.
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        Ok(self.limiter(op.policy, op.strategy)?.apply(op.key, op.action))
+        self.limiter(op.policy, op.strategy)?.apply(op.key, op.action, &self.returned)
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {

@@ -218,10 +218,8 @@ impl<S: Store + 'static> SharedLimiter<S> {
     /// # Errors
     /// The store could not answer.
     pub async fn forecast(&self, key: &[u8], cost: Cost) -> Result<Forecast, StoreError> {
-        match self.store.apply(self.op(key, Action::Forecast(cost))).await?.answer {
-            Answer::Forecast(forecast) => Ok(forecast),
-            Answer::Decision(_) | Answer::Reset(_) => Err(StoreError::Unreadable),
-        }
+        let applied = self.store.apply(self.op(key, Action::Forecast(cost))).await?;
+        applied.answer.forecast().ok_or(StoreError::Unreadable)
     }
 
     /// Forgets a key; says whether there was anything to forget.
@@ -231,7 +229,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
     pub async fn reset(&self, key: &[u8]) -> Result<bool, StoreError> {
         match self.store.apply(self.op(key, Action::Reset)).await?.answer {
             Answer::Reset(found) => Ok(found),
-            Answer::Decision(_) | Answer::Forecast(_) => Err(StoreError::Unreadable),
+            _ => Err(StoreError::Unreadable),
         }
     }
 
