@@ -8,6 +8,8 @@
 //! - [`carry_over`]: plain leasing with credits that survive the window. Its state counts are
 //!   known, so that they show that the checker visits what it should; its overshoot grows with the
 //!   nodes.
+//! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
+//!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
 //! # Proven by
 //! `tests/*.rs`, with the mutants. `cargo run --release -p admittance-models -- NAME` prints the
@@ -28,6 +30,7 @@
 
 pub mod carry_over;
 mod report;
+pub mod trade_off;
 
 pub use report::{Checked, Peak, Report, Rule, Verdict, explore};
 
@@ -43,8 +46,15 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 1] = [Entry {
-    name: "carry-over",
-    about: "plain leasing whose credits survive the window; known state counts",
-    run: carry_over::run,
-}];
+pub const MODELS: [Entry; 2] = [
+    Entry {
+        name: "carry-over",
+        about: "plain leasing whose credits survive the window; known state counts",
+        run: carry_over::run,
+    },
+    Entry {
+        name: "trade-off",
+        about: "overshoot against under-use: without messages, and with leases",
+        run: trade_off::run,
+    },
+];
