@@ -1,0 +1,60 @@
+//! The protocols as models, and the bounds they hold in every state that can be reached.
+//!
+//! Where random tests look at many runs, a model checker looks at all of them, for fleets small
+//! enough that all can be visited. Each model has `always` properties (the bounds) and `sometimes`
+//! properties (the bound is reached): without the second a model in which nothing happens would
+//! pass. Each has mutants, broken rules that the same check must refute.
+//!
+//! - [`carry_over`]: plain leasing with credits that survive the window. Its state counts are
+//!   known, so that they show that the checker visits what it should; its overshoot grows with the
+//!   nodes.
+//! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
+//!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
+//!
+//! # Proven by
+//! `tests/*.rs`, with the mutants. `cargo run --release -p admittance-models -- NAME` prints the
+//! states and the bounds; `list` prints the names.
+//!
+//! # Example
+//! ```
+//! use admittance_models::carry_over::{CarryOver, FirstSpend, Fleet};
+//! use admittance_models::explore;
+//!
+//! let fleet = Fleet { nodes: 2, limit: 4, batch: 2, low_water: 0, spend: FirstSpend::WithLease };
+//! let report = explore("two nodes", CarryOver::plain(fleet));
+//! assert!(report.held());
+//! assert_eq!((report.states, report.peak("admitted")), (31, Some(6)));
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod carry_over;
+mod report;
+pub mod trade_off;
+
+pub use report::{Checked, Peak, Report, Rule, Verdict, explore};
+
+/// A model that can be run by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What to call it by.
+    pub name: &'static str,
+    /// What it checks, in one line.
+    pub about: &'static str,
+    /// Checks it; `true` takes the larger fleets.
+    pub run: fn(bool) -> Vec<Report>,
+}
+
+/// Every model, in the order in which to read them.
+pub const MODELS: [Entry; 2] = [
+    Entry {
+        name: "carry-over",
+        about: "plain leasing whose credits survive the window; known state counts",
+        run: carry_over::run,
+    },
+    Entry {
+        name: "trade-off",
+        about: "overshoot against under-use: without messages, and with leases",
+        run: trade_off::run,
+    },
+];
