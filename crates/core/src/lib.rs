@@ -43,6 +43,7 @@ mod cost;
 mod decimal;
 mod decision;
 mod invalid;
+pub mod learn;
 mod log;
 mod reciprocal;
 mod several;
