@@ -43,6 +43,7 @@ mod cost;
 mod decimal;
 mod decision;
 mod invalid;
+pub mod learn;
 pub mod lease;
 mod log;
 mod reciprocal;
