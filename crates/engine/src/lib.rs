@@ -26,6 +26,8 @@ mod shaper;
 mod sketch;
 mod slots;
 pub mod store;
+#[cfg(feature = "tokio")]
+pub mod two_tier;
 
 pub use admittance_core::lease;
 pub use admittance_core::{
