@@ -50,8 +50,6 @@ mod denied;
 mod leased;
 mod machine;
 mod table;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::sync::Arc;

@@ -470,7 +470,9 @@ impl Holder {
             if attempt.is_late { attempt.sent + rules.patience() } else { attempt.late_at }
         });
         let is_unbound = |waiting: &&Waiting| waiting.bound.is_none();
-        let waits = self.waiters.iter().any(|waiting| is_unbound(&waiting));
+        let waits = self.waiters.iter().any(|waiting| is_unbound(&waiting))
+            && self.attempts.len() < ATTEMPTS_MAX
+            && self.attempts.iter().all(|attempt| attempt.is_late);
         let idle = rules.idle_after.filter(|_| !self.credits.is_empty());
         attempts
             .chain(self.waiters.iter().map(|waiting| waiting.until))

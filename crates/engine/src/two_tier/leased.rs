@@ -257,7 +257,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         let locked =
             found.and_then(|(place, record)| Some((place, record, record.lock_for(hash)?)));
         let Some((place, record, mut cold)) = locked else { return Joined::Alone };
-        self.drop_if_clocks_came_apart(record, &mut cold);
+        self.drop_if_clocks_came_apart(Some((record, &mut cold)));
         let id = self.waiters.fetch_add(1, Ordering::Relaxed);
         let missed = cold.holder.miss(&self.rules, record, self.clock.now(), Waiter { id, cost });
         let joined = match missed {
@@ -349,6 +349,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
 
     /// Looks at the keys whose time has come; says when the next one's will.
     fn look(self: &Arc<Self>) -> Option<Span> {
+        self.drop_if_clocks_came_apart(None);
         loop {
             let now = self.clock.now();
             let mut dues = self.dues.lock().unwrap_or_else(PoisonError::into_inner);
@@ -364,7 +365,6 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
                 continue; // It was looked at since.
             }
             cold.due = None;
-            self.drop_if_clocks_came_apart(record, &mut cold);
             cold.holder.handle_deadline(&self.rules, record, now);
             let hash = self.secret.hash(&&cold.key[..]);
             self.pump(place, record, &mut cold, hash);
@@ -373,15 +373,15 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
 
     /// Drops everything if wall time and lease time have moved differently since the last look: one
     /// of them did not count some time that passed.
-    fn drop_if_clocks_came_apart(&self, own: &Record, own_cold: &mut Cold) {
+    fn drop_if_clocks_came_apart(&self, mut own: Option<(&Record, &mut Cold)>) {
         if !self.came_apart() {
             return;
         }
         self.counted.dropped.fetch_add(1, Ordering::Relaxed);
         for (_, record) in self.table.every() {
-            if std::ptr::eq(record, own) {
-                own_cold.holder.forget(own);
-                answer_waiting(own_cold);
+            if let Some((_, cold)) = own.as_mut().filter(|(own, _)| std::ptr::eq(*own, record)) {
+                cold.holder.forget(record);
+                answer_waiting(cold);
             } else if let Some(mut cold) = record.try_lock() {
                 cold.holder.forget(record);
                 answer_waiting(&mut cold);

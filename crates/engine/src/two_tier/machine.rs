@@ -15,7 +15,7 @@
 //! and whatever the child does next.
 //!
 //! # Proven by
-//! `two_tier::tests::a_forked_child_spends_nothing`, which forks; `tests/two_tier.rs`.
+//! `tests/fork.rs`, which forks; the tests below.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,4 +58,16 @@ pub(super) fn since_boot() -> Micros {
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
     Micros::saturating_from_epoch_us(seconds.saturating_mul(1_000_000) + nanos / 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_since_boot_goes_on() {
+        let before = since_boot();
+        assert!(before.epoch_us() > 0);
+        assert!(before <= since_boot());
+    }
 }
