@@ -381,8 +381,8 @@ impl fmt::Display for StoreError {
                 "a policy and key occur twice with different limits; they have one state",
             ),
             Self::NotLeasable => f.write_str(
-                "sliding windows, sliding logs and rolling quotas cannot be leased, nor can anything \
-                 in a store that does not lease; use mode strict or cached-deny",
+                "sliding windows, sliding logs and rolling quotas cannot be leased, nor can \
+                 anything in a store that does not lease; use mode strict or cached-deny",
             ),
             Self::Unreadable => f.write_str(
                 "what is stored under the key is not a state of this strategy; \

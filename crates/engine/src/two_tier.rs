@@ -3,8 +3,8 @@
 //! | mode | asks the store | what it costs in exactness |
 //! |---|---|---|
 //! | strict | for every request | nothing |
-//! | cached-deny | for every request, but not again for one it has just denied | nothing: a denial is the store's own |
-//! | leased | once per batch | nothing per window; for gcra and token bucket a lease time's worth of rate |
+//! | cached-deny | not again for what it has just denied | nothing: a denial is the store's own |
+//! | leased | once per batch | nothing per window; a lease time's worth of rate for gcra |
 //!
 //! # Guarantee
 //! That of [`lease`](crate::lease), with these machines driven by tasks and real clocks:

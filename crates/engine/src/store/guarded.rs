@@ -249,8 +249,8 @@ impl<S> Guarded<S> {
 }
 
 impl<S: Store + 'static> Guarded<S> {
-    /// Asks once, and waits for the answer up to `patience`, however late it is: for asks whose late
-    /// answer is of use. The breaker hears of one that is late when it is.
+    /// Asks once, and waits for the answer up to `patience`, however late it is: for asks whose
+    /// late answer is of use. The breaker hears of one that is late when it is.
     ///
     /// # Errors
     /// As [`Store::apply`].
