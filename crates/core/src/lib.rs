@@ -42,6 +42,7 @@ mod civil;
 mod cost;
 mod decimal;
 mod decision;
+mod escrow;
 mod invalid;
 mod log;
 mod reciprocal;
@@ -62,6 +63,9 @@ pub use civil::{Cadence, Weekday};
 pub use cost::Cost;
 pub use decimal::{Decimal, DecimalError};
 pub use decision::{Decision, Outcome, Retry};
+pub use escrow::{
+    Escrow, EscrowGrant, EscrowRules, EscrowStats, LeasedDecision, LeasedEscrow, TenantStats,
+};
 pub use invalid::{Invalid, Parameter};
 pub use log::{LogState, SlidingLog};
 pub use several::{Ask, Several, all, any};
