@@ -65,7 +65,7 @@ mod tiers;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
-pub use self::leased::{EscrowGrant, LeasedDecision, LeasedEscrow};
+pub use self::leased::{EscrowGrant, LeasedDecision, LeasedEscrow, Shortage};
 use self::ledger::{Asked, Asks, Ledger};
 use self::tiers::Tiers;
 use crate::{Cost, Decimal, Decision, Invalid, Micros, Outcome, Retry, Span, Window};

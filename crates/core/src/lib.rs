@@ -64,7 +64,8 @@ pub use cost::Cost;
 pub use decimal::{Decimal, DecimalError};
 pub use decision::{Decision, Outcome, Retry};
 pub use escrow::{
-    Escrow, EscrowGrant, EscrowRules, EscrowStats, LeasedDecision, LeasedEscrow, TenantStats,
+    Escrow, EscrowGrant, EscrowRules, EscrowStats, LeasedDecision, LeasedEscrow, Shortage,
+    TenantStats,
 };
 pub use invalid::{Invalid, Parameter};
 pub use log::{LogState, SlidingLog};

@@ -53,8 +53,17 @@ impl EscrowGrant {
 pub struct LeasedDecision {
     /// The decision. Its reset is on the store's clock, its retry on the local one.
     pub decision: Decision,
-    /// Whether more credits could change it.
-    pub wants_credits: bool,
+    /// Why it is a denial that more credits could change; `None` if it is not one.
+    pub shortage: Option<Shortage>,
+}
+
+/// Why the visible budget does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// There is not so much left of it, or will not be before it dies, which is the retry.
+    Spent,
+    /// What is left is claimed by others, until enough of their claims lapse, which is the retry.
+    Claimed,
 }
 
 /// The escrow of one process whose budget is leased. Each window starts with nothing visible.
@@ -90,18 +99,18 @@ impl LeasedEscrow {
             let outcome = Outcome::Deny(Retry::Never);
             let remaining = self.ledger.look(tenant);
             let decision = Decision { outcome, limit, remaining, reset_at };
-            return LeasedDecision { decision, wants_credits: false };
+            return LeasedDecision { decision, shortage: None };
         }
         let Asked { outcome, remaining } = self.ledger.ask(tenant, judged, cost.units());
-        let outcome = match outcome {
-            Asks::Admitted => Outcome::Admit,
-            Asks::Spent => Outcome::Deny(Retry::After(self.until.since(now).max(Span::TICK))),
-            Asks::Claimed { until } => {
-                Outcome::Deny(Retry::After(until.min(self.until).since(now).max(Span::TICK)))
-            }
+        // Nothing may be visible at all, with no instant to wait for.
+        let wait = |until: Micros| Outcome::Deny(Retry::After(until.since(now).max(Span::TICK)));
+        let (outcome, shortage) = match outcome {
+            Asks::Admitted => (Outcome::Admit, None),
+            Asks::Claimed { until } if until < self.until => (wait(until), Some(Shortage::Claimed)),
+            Asks::Spent | Asks::Claimed { .. } => (wait(self.until), Some(Shortage::Spent)),
         };
         let decision = Decision { outcome, limit, remaining, reset_at };
-        LeasedDecision { decision, wants_credits: !decision.is_admit() }
+        LeasedDecision { decision, shortage }
     }
 
     /// Makes granted credits visible; says whether they can still be spent.

@@ -112,7 +112,7 @@ fn run(rng: &mut Rng, reading: Reading) -> (bool, u64) {
             *used += cost.units();
             all += cost.units();
             holds &= *used <= limit && now < payer && payer - window <= now;
-        } else if answer.wants_credits && process.coming.is_none() {
+        } else if answer.shortage.is_some() && process.coming.is_none() {
             // The store reads its clock somewhere between the sending and the arrival.
             let at = now + step(rng, window / 8);
             let arrives = at + step(rng, window / 8);
