@@ -171,7 +171,14 @@ impl Reach {
     fn property(self) -> Property<Leasing> {
         match self {
             Self::TheBound => Property::sometimes(REACHED, |model: &Leasing, fleet: &Fleet| {
-                model.most(fleet) == (model.allowed(), 0)
+                let units = if let Bound::PerInterval(_) = model.bound {
+                    // Whole units: a lease dies a little before its time.
+                    let unit = model.setting.window;
+                    return model.most(fleet).0 / unit == model.allowed() / unit;
+                } else {
+                    model.most(fleet)
+                };
+                units == (model.allowed(), 0)
             }),
             Self::TheBoundWithLosses => {
                 Property::sometimes(REACHED, |model: &Leasing, fleet: &Fleet| {

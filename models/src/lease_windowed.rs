@@ -158,7 +158,11 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
         (Twist::NoExpiry, case, INSIDE),
         (Twist::LifeFromArrival, case, INSIDE),
         (Twist::WallClock, case, INSIDE),
-        (Twist::OneExpiry, Case { low_water: 1, budget: checks(4), ..case }, BOUND),
+        (
+            Twist::OneExpiry,
+            Case { limit: 3, size: 3, quarters: 3, low_water: 1, budget: checks(6), ..case },
+            BOUND,
+        ),
         (Twist::IdsReused, Case { budget: Budget { copies: 1, ..checks(4) }, ..case }, BOUND),
         (Twist::GivenBackTwice, Case { quarters: 2, ..copied }, BOUND),
         (Twist::KeepsWhatItGivesBack, Case { budget: checks(4), ..idle }, BOUND),

@@ -30,6 +30,7 @@
 
 pub mod carry_over;
 pub mod lease;
+pub mod lease_carry_over;
 pub mod lease_continuous;
 pub mod lease_windowed;
 mod report;

@@ -145,7 +145,16 @@ struct Sent {
     id: LeaseId,
     at: Micros,
     aside: u64,
+    need: u64,
     /// Requests that wait with lower ids are asked for by it.
+    before: u64,
+}
+
+/// What the store has admitted by a grant.
+#[derive(Clone, Copy, Debug, Default)]
+struct ByStore {
+    units: u64,
+    at: u64,
     before: u64,
 }
 
@@ -168,11 +177,11 @@ pub struct Admitted {
     pub windows: Vec<(Micros, u64)>,
     /// Acknowledged grants that the store lost, by window.
     pub lost: Vec<(Micros, u64)>,
-    /// For a continuous limit: the most, over all intervals that end now, by which an interval's
-    /// admissions exceed rate times length; in 1/`window` units.
+    /// For a continuous limit: when how many units were admitted.
+    pub history: Vec<(u64, u64)>,
+    /// The most, over all intervals so far, by which an interval's admissions exceed rate times
+    /// length; in 1/`window` units.
     pub excess: u64,
-    /// When that was.
-    pub excess_at: u64,
     /// A decision whose clock reading lies outside the window that paid for it.
     pub outside: bool,
     /// A denial although the store and the node together had enough.
@@ -561,9 +570,21 @@ impl Fleet {
     ) {
         let waiting = self.nodes[place].waiting.clone();
         let mut answers = Vec::new();
-        self.work_with(setting, place, seen, true, &mut answers, |holder, rules, cell, now| {
-            holder.handle_grant(rules, cell, now, id, grant);
+        let by_store = sent.map_or_else(ByStore::default, |(sent, _)| ByStore {
+            units: grant.granted.min(sent.need),
+            at: grant.at.since(setting.store_at(0)).us(),
+            before: sent.before,
         });
+        self.work_with(
+            setting,
+            place,
+            seen,
+            Some(by_store),
+            &mut answers,
+            |holder, rules, cell, now| {
+                holder.handle_grant(rules, cell, now, id, grant);
+            },
+        );
         let asked = sent.map_or(0, |(sent, _)| sent.before);
         seen.asked_again |= self.nodes[place].waiting.iter().any(|(waiter, _)| *waiter < asked);
         // What the store and the node had together, less what those before it were given.
@@ -586,7 +607,7 @@ impl Fleet {
         seen: &mut Seen,
         step: impl FnOnce(&mut Holder, &Rules, &NodeCell<'_>, Micros),
     ) {
-        self.work_with(setting, place, seen, false, &mut Vec::new(), step);
+        self.work_with(setting, place, seen, None, &mut Vec::new(), step);
     }
 
     /// Feeds a node's machine and does what it then wants.
@@ -595,7 +616,7 @@ impl Fleet {
         setting: &Setting,
         place: usize,
         seen: &mut Seen,
-        is_grant: bool,
+        by_store: Option<ByStore>,
         answers: &mut Vec<(u64, Answer)>,
         step: impl FnOnce(&mut Holder, &Rules, &NodeCell<'_>, Micros),
     ) {
@@ -616,14 +637,14 @@ impl Fleet {
             let aside = waiting.saturating_sub(request.ask.need);
             node.sent.retain(|sent| sent.id != fresh);
             let before = node.waiter;
-            node.sent.push(Sent { id: fresh, at: now, aside, before });
+            node.sent.push(Sent { id: fresh, at: now, aside, need: request.ask.need, before });
             if node.sent.len() > SENT_MAX {
                 node.sent.remove(0);
             }
             node.count += 1;
             self.network.push(Message::Request(place, request));
         }
-        let from_grant = if is_grant { paid } else { 0 };
+        let from_grant = if by_store.is_some() { paid } else { 0 };
         paid = drain(&mut node.holder, answers, paid);
         while let Some(back) = node.holder.poll_return() {
             self.network.push(Message::GiveBack(back));
@@ -632,7 +653,8 @@ impl Fleet {
         if setting.twist == Twist::KeepsWhatItGivesBack && node.word == Word::EMPTY {
             (node.word, node.paid_until) = kept;
         }
-        self.note(setting, place, answers, (from_grant, paid), seen);
+        let store = by_store.unwrap_or_default();
+        self.note(setting, place, answers, (from_grant, paid), store, seen);
     }
 
     /// Counts what was answered. The first `from_grant` answers may have been paid by the store.
@@ -642,6 +664,7 @@ impl Fleet {
         place: usize,
         answers: &[(u64, Answer)],
         (from_grant, all): (usize, usize),
+        mut store: ByStore,
         seen: &mut Seen,
     ) {
         for (number, (waiter, answer)) in answers.iter().take(all).enumerate() {
@@ -651,6 +674,16 @@ impl Fleet {
             };
             let (_, cost) = node.waiting.remove(known);
             match answer {
+                Answer::Admitted(_) if setting.is_continuous() => {
+                    // What was needed is admitted by the store, at its own instant.
+                    let part = if *waiter < store.before { cost.min(store.units) } else { 0 };
+                    store.units -= part;
+                    for (at, units) in [(store.at, part), (self.now, cost - part)] {
+                        if units > 0 {
+                            self.admitted.admit_at(at, units, setting.window);
+                        }
+                    }
+                }
                 Answer::Admitted(paid) => {
                     let is_inside = number < from_grant || self.is_inside(setting, paid.until);
                     self.admit(setting, paid.until, cost, is_inside);
@@ -664,15 +697,32 @@ impl Fleet {
     fn admit(&mut self, setting: &Setting, paid_until: Micros, units: u64, is_inside: bool) {
         let admitted = &mut self.admitted;
         if setting.is_continuous() {
-            // One unit comes back per `window`: the longest run is the one that decides.
-            let drained = self.now - admitted.excess_at;
-            let excess = admitted.excess.saturating_sub(drained) + units * setting.window;
-            (admitted.excess, admitted.excess_at) = (excess, self.now);
+            admitted.admit_at(self.now, units, setting.window);
         } else if setting.is_carry_over() {
             add(&mut admitted.windows, setting.window_end(self.now), units);
         } else {
             add(&mut admitted.windows, paid_until, units);
             admitted.outside |= !is_inside;
+        }
+    }
+}
+
+impl Admitted {
+    /// Adds to the history of a continuous limit, of which one unit comes back per `unit` ticks, and
+    /// looks at every interval that this lies in.
+    fn admit_at(&mut self, at: u64, units: u64, unit: u64) {
+        let place = self.history.partition_point(|(known, _)| *known < at);
+        match self.history.get_mut(place) {
+            Some((known, sum)) if *known == at => *sum += units,
+            _ => self.history.insert(place, (at, units)),
+        }
+        for first in 0..=place {
+            let mut sum: u64 = self.history[first..place].iter().map(|(_, units)| units).sum();
+            for last in place..self.history.len() {
+                sum += self.history[last].1;
+                let length = self.history[last].0 - self.history[first].0;
+                self.excess = self.excess.max((sum * unit).saturating_sub(length));
+            }
         }
     }
 }
