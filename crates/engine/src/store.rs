@@ -68,6 +68,8 @@ pub use self::group::{Combine, Group, Limit, Merged};
 pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
 pub use self::memory::Memory;
 #[cfg(feature = "tokio")]
+pub(crate) use self::shared::part_of;
+#[cfg(feature = "tokio")]
 pub use self::shared::{Decided, FailMode, SharedLimiter, Source};
 
 /// A place where the state of keys lives.

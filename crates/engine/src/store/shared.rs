@@ -383,7 +383,7 @@ impl FailMode {
 }
 
 /// The part of a limit that a node with this share goes on with; `None` if that is nothing.
-fn part_of(strategy: &Builtin, share: Decimal) -> Result<Option<Builtin>, Invalid> {
+pub(crate) fn part_of(strategy: &Builtin, share: Decimal) -> Result<Option<Builtin>, Invalid> {
     let parameter = Parameter::Share;
     if share.is_zero() {
         return Err(Invalid::Zero(parameter));

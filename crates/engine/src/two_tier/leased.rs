@@ -272,6 +272,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
                 Joined::Waits { record, id, told }
             }
         };
+        // The word may hold another lease now, which may run low too.
+        record.is_refilling.store(false, Ordering::Release);
         self.pump(place, record, &mut cold, hash);
         joined
     }
