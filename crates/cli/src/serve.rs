@@ -148,7 +148,8 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     let _ = writeln!(text, "store: {chosen}, fail: {}", config.defaults.fail.name());
     let _ = writeln!(text, "policies ({from}):");
     for policy in config.policies.iter().take(POLICIES_SHOWN_MAX) {
-        let _ = writeln!(text, "  {}: {}", shown::printable(&policy.name), policy.rule);
+        let shared = if policy.escrow.is_some() { "fairEscrow over " } else { "" };
+        let _ = writeln!(text, "  {}: {shared}{}", shown::printable(&policy.name), policy.rule);
     }
     if config.policies.len() > POLICIES_SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", config.policies.len() - POLICIES_SHOWN_MAX);

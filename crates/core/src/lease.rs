@@ -33,11 +33,13 @@
 mod credits;
 mod grantor;
 mod holder;
+mod rules;
 mod word;
 
 pub use credits::{LEASES_MAX, Paid};
 pub use grantor::{Granted, Grantor, NotLeasable};
-pub use holder::{ATTEMPTS_MAX, Answer, Busy, Coupling, Holder, Missed, Request, Rules, Waiter};
+pub use holder::{ATTEMPTS_MAX, Answer, Busy, Holder, Missed, Request, Waiter};
+pub use rules::{Coupling, Rules};
 pub use word::{CREDITS_MAX, Word, WordCell};
 
 use crate::{Decision, EXACT_MAX, Micros, Span};

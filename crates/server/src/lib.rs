@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod escrow;
 mod grpc;
 mod health;
 mod secret;
@@ -30,7 +31,9 @@ mod serve;
 mod service;
 mod store;
 
-pub use config::{Config, Defaults, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig};
+pub use config::{
+    Config, Defaults, EscrowConfig, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig,
+};
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,

@@ -42,6 +42,7 @@ use admittance::{
 };
 
 use crate::config::{Config, PolicyConfig, quoted};
+use crate::escrow::Escrow;
 use crate::store::AnyStore;
 
 /// A clock that every policy reads; tests put a manual one here.
@@ -79,6 +80,8 @@ enum Where {
     },
     /// In a shared store.
     There(Box<SharedLimiter<AnyStore>>),
+    /// In one budget that they share, wherever that is.
+    Together(Box<Escrow>),
 }
 
 /// What can be asked of a policy.
@@ -156,10 +159,20 @@ pub struct Known {
 
 impl Service {
     /// A service for these policies on the in-process store.
+    ///
+    /// # Panics
+    /// If a policy's escrow has rules that cannot be kept; a configuration that was read has none.
     #[must_use]
     pub fn new(config: &Config, clock: SharedClock) -> Self {
         let policies = config.policies.iter().map(|policy| {
-            let place = Where::Here { clock: Arc::clone(&clock), limiter: OnceLock::new() };
+            let clock = Arc::clone(&clock);
+            let place = match &policy.escrow {
+                None => Where::Here { clock, limiter: OnceLock::new() },
+                Some(escrow) => {
+                    let escrow = Escrow::here(escrow, clock);
+                    Where::Together(Box::new(escrow.expect("the reader has built it once")))
+                }
+            };
             (policy.name.clone(), Policy { config: policy.clone(), place })
         });
         Self { policies: policies.collect(), guards: BTreeMap::new() }
@@ -182,10 +195,17 @@ impl Service {
                 let settings = GuardSettings { deadline, ..settings.clone() };
                 Arc::new(Guarded::start(store.clone(), settings))
             });
-            let name = config.store_name(policy);
-            let limiter =
-                SharedLimiter::new(name, policy.strategy, Arc::clone(guard), policy.fail)?;
-            let place = Where::There(Box::new(limiter.max_keys(policy.max_keys)));
+            let place = match &policy.escrow {
+                None => {
+                    let (name, guard) = (config.store_name(policy), Arc::clone(guard));
+                    let limiter = SharedLimiter::new(name, policy.strategy, guard, policy.fail)?;
+                    Where::There(Box::new(limiter.max_keys(policy.max_keys)))
+                }
+                Some(escrow) => {
+                    let escrow = Escrow::there(config, policy, escrow, guard)?;
+                    Where::Together(Box::new(escrow))
+                }
+            };
             service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), place });
         }
         Ok(service)
@@ -229,6 +249,7 @@ impl Service {
                 let decided = limiter.check(key.as_bytes(), cost).await;
                 decided.map_err(|error| policy.failed(error))
             }
+            Where::Together(escrow) => Ok(escrow.check(key, cost).await),
         }
     }
 
@@ -259,6 +280,7 @@ impl Service {
                 let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
                 limiter.check_many(&keys, cost).await.map_err(|error| policy.failed(error))
             }
+            Where::Together(_) => Err(policy.cannot(Operation::CheckMany)),
         }
     }
 
@@ -274,6 +296,7 @@ impl Service {
             Where::There(limiter) => {
                 limiter.peek(key.as_bytes()).await.map_err(|error| policy.failed(error))
             }
+            Where::Together(_) => Err(policy.cannot(Operation::Peek)),
         }
     }
 
@@ -290,6 +313,7 @@ impl Service {
                 let forecast = limiter.forecast(key.as_bytes(), cost).await;
                 forecast.map_err(|error| policy.failed(error))
             }
+            Where::Together(_) => Err(policy.cannot(Operation::Forecast)),
         }
     }
 
@@ -298,8 +322,7 @@ impl Service {
     /// # Errors
     /// Always: an unknown policy, or one that cannot do this.
     pub fn unsupported(&self, policy: &str, operation: Operation) -> Result<(), Refusal> {
-        let policy = self.policy(policy)?.name().to_owned();
-        Err(Refusal::Unsupported { policy, operation })
+        Err(self.policy(policy)?.cannot(operation))
     }
 
     fn known(&self) -> Known {
@@ -339,6 +362,7 @@ impl Policy {
         match &self.place {
             Where::Here { .. } => 0,
             Where::There(limiter) => limiter.answered_by_fail_mode(),
+            Where::Together(escrow) => escrow.answered_by_fail_mode(),
         }
     }
 
@@ -354,6 +378,10 @@ impl Policy {
                 .clock(Arc::clone(clock))
                 .build()
         })
+    }
+
+    fn cannot(&self, operation: Operation) -> Refusal {
+        Refusal::Unsupported { policy: self.name().to_owned(), operation }
     }
 
     fn failed(&self, error: StoreError) -> Refusal {

@@ -42,8 +42,8 @@ struct Lease {
 /// What pays for an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Paid {
-    /// The end of the window that paid, on the store's clock; for a continuous limit, when all of it
-    /// was to be back as of the grant.
+    /// The end of the window that paid, on the store's clock; for a continuous limit, when all of
+    /// it was to be back as of the grant.
     pub until: Micros,
     /// Credits left on this node.
     pub remaining: u64,
@@ -73,6 +73,11 @@ impl Credits {
     /// Everything, what is set aside included.
     pub(super) fn total(&self) -> u64 {
         self.leases.iter().map(|lease| lease.credits + lease.aside).sum()
+    }
+
+    /// What is set aside.
+    pub(super) fn aside(&self) -> u64 {
+        self.leases.iter().map(|lease| lease.aside).sum()
     }
 
     /// When the next lease dies.
@@ -195,6 +200,7 @@ impl Credits {
     /// Takes out the leases that are dead at `now`, or all of them if `now` is `None`, with what
     /// they had left.
     pub(super) fn take_dead(&mut self, now: Option<Micros>) -> Vec<GiveBack> {
+        self.leases.retain(|lease| lease.credits + lease.aside > 0);
         let is_dead = |lease: &Lease| now.is_none_or(|now| lease.expiry <= now);
         let dead = self.leases.iter().filter(|lease| is_dead(lease));
         let given = dead.map(|lease| GiveBack {
@@ -203,7 +209,7 @@ impl Credits {
             granted_at: lease.granted_at,
             paid_until: lease.paid_until,
         });
-        let given = given.filter(|back| back.units > 0).collect();
+        let given = given.collect();
         self.leases.retain(|lease| !is_dead(lease));
         given
     }

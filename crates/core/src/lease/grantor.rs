@@ -212,8 +212,8 @@ pub struct NotLeasable(());
 impl fmt::Display for NotLeasable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "sliding windows, sliding logs and rolling quotas cannot be leased: what a lease spends \
-             late would belong to a window already judged; use mode strict or cached-deny",
+            "sliding windows, sliding logs and rolling quotas cannot be leased: what a lease \
+             spends late would belong to a window already judged; use mode strict or cached-deny",
         )
     }
 }

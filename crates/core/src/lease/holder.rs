@@ -24,99 +24,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::credits::{Admitted, Credits, life};
-use super::{Ask, GiveBack, Grant, LIFETIME_MAX, LeaseId, NotLeasable, Paid, WordCell};
+use super::{
+    Ask, CREDITS_MAX, Coupling, GiveBack, Grant, LIFETIME_MAX, LeaseId, Paid, Rules, WordCell,
+};
 use crate::{Builtin, Cost, Decision, Micros, Outcome, Retry, Span, Strategy, TatState};
-
-/// How a policy is leased; the same for all its keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    strategy: Builtin,
-    coupling: Coupling,
-    /// Asks for more when no more than this is left. Nothing by default: then a request waits.
-    pub low_water: u64,
-    /// How long a request waits for the store.
-    pub deadline: Span,
-    /// How many requests of a key wait at most.
-    pub waiters_max: usize,
-    /// Credits that nobody spent for so long go back.
-    pub idle_after: Option<Span>,
-}
-
-/// What credits are tied to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Coupling {
-    /// To the window that paid for them.
-    Windowed,
-    /// To a lease time, counted from the grant.
-    Continuous {
-        /// How long credits live.
-        lease_time: Span,
-    },
-    /// To nothing: credits of one window are spent in a later one. Admits up to a batch more per
-    /// node and window.
-    CarryOver,
-}
-
-impl Coupling {
-    /// Whether one admission may be paid with both.
-    pub(super) fn is_same(&self, one: Micros, other: Micros) -> bool {
-        !matches!(self, Self::Windowed) || one == other
-    }
-}
-
-impl Rules {
-    /// The rules for a strategy: fixed windows and quotas are coupled to their windows, gcra and
-    /// token bucket to `lease_time`.
-    ///
-    /// # Errors
-    /// The strategy cannot be leased.
-    pub fn new(strategy: impl Into<Builtin>, lease_time: Span) -> Result<Self, NotLeasable> {
-        let strategy = strategy.into();
-        strategy.leasable()?;
-        let coupling = match strategy {
-            Builtin::Tat(_) => Coupling::Continuous { lease_time },
-            _ => Coupling::Windowed,
-        };
-        Ok(Self {
-            strategy,
-            coupling,
-            low_water: 0,
-            deadline: Span::from_ms(20),
-            waiters_max: 1_000,
-            idle_after: None,
-        })
-    }
-
-    /// The same, with credits that outlive their window. A continuous limit stays as it is: it has
-    /// no windows to carry anything over.
-    #[must_use]
-    pub fn carry_over(self) -> Self {
-        match self.coupling {
-            Coupling::Windowed => Self { coupling: Coupling::CarryOver, ..self },
-            Coupling::Continuous { .. } | Coupling::CarryOver => self,
-        }
-    }
-
-    /// How the shared limit decides.
-    #[must_use]
-    pub const fn strategy(&self) -> &Builtin {
-        &self.strategy
-    }
-
-    /// What credits are tied to.
-    #[must_use]
-    pub const fn coupling(&self) -> Coupling {
-        self.coupling
-    }
-
-    /// How long an answer to an attempt can still be of use.
-    fn patience(&self) -> Span {
-        match self.coupling {
-            Coupling::Continuous { lease_time } => lease_time.max(self.deadline),
-            Coupling::Windowed | Coupling::CarryOver => LIFETIME_MAX,
-        }
-    }
-}
 
 /// A request that the word could not pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,6 +88,8 @@ struct Attempt {
     sent: Micros,
     late_at: Micros,
     need: u64,
+    /// Own credits that were set aside for the requests it asks for.
+    aside: u64,
     is_late: bool,
 }
 
@@ -213,7 +126,7 @@ impl Holder {
     /// An empty holder that leases `size` units at a time.
     #[must_use]
     pub fn new(size: u64) -> Self {
-        Self { size: size.max(1), ..Self::default() }
+        Self { size: size.clamp(1, CREDITS_MAX), ..Self::default() }
     }
 
     /// An empty holder for another key in the same place: no word of the one equals a word of the
@@ -225,7 +138,7 @@ impl Holder {
 
     /// How many units it leases at a time from now on.
     pub fn set_size(&mut self, size: u64) {
-        self.size = size.max(1);
+        self.size = size.clamp(1, CREDITS_MAX);
     }
 
     /// Whether nothing is held, awaited or left to say.
@@ -264,10 +177,10 @@ impl Holder {
             return Ok(Missed::Never(decision));
         }
         self.settle(rules, cell, now);
+        self.used_at = now;
         let paid = self.credits.pay(&rules.coupling, now, waiter.cost, None);
         self.credits.expose(cell, now);
         if let Some(paid) = paid {
-            self.used_at = now;
             return Ok(Missed::Admitted(paid));
         }
         if self.is_closed || self.waiters.len() >= rules.waiters_max {
@@ -293,31 +206,40 @@ impl Holder {
         now: Micros,
         fresh: LeaseId,
     ) -> Option<Request> {
-        let is_wanted = self.waiters.iter().any(|waiting| waiting.bound.is_none())
-            || (self.wants_refill && self.refill_not_before <= now);
-        let is_outstanding = self.attempts.iter().any(|attempt| !attempt.is_late);
-        let is_allowed = !is_outstanding
-            && !self.is_closed
-            && self.attempts.len() < ATTEMPTS_MAX
-            && self.not_before <= now;
-        if !is_wanted || !is_allowed {
+        if self.request_at().is_none_or(|at| now < at) {
             return None;
         }
         self.settle(rules, cell, now);
         self.serve(rules, now);
+        // Whoever wanted more may have got it since; another batch on top would only be held.
+        let is_low = self.credits.total() <= rules.low_water;
+        let is_refill = core::mem::take(&mut self.wants_refill) && is_low;
         let ask = self.bind(rules, now, fresh);
+        let aside = self.credits.aside();
         self.credits.expose(cell, now);
-        let ask = ask.filter(|ask| ask.need > 0 || self.wants_refill)?;
-        self.wants_refill = false;
+        let ask = ask.filter(|ask| ask.need > 0 || is_refill)?;
         let late_at = now + rules.deadline;
         self.attempts.push(Attempt {
             id: fresh,
             sent: now,
             late_at,
             need: ask.need,
+            aside,
             is_late: false,
         });
         Some(Request { id: fresh, ask })
+    }
+
+    /// From when on the grantor may be asked for what is wanted, if anything is.
+    fn request_at(&self) -> Option<Micros> {
+        let is_outstanding = self.attempts.iter().any(|attempt| !attempt.is_late);
+        if is_outstanding || self.is_closed || self.attempts.len() >= ATTEMPTS_MAX {
+            return None;
+        }
+        let waits = self.waiters.iter().any(|waiting| waiting.bound.is_none());
+        let refill = self.wants_refill.then_some(self.refill_not_before);
+        let wanted = if waits { Some(Micros::ZERO) } else { refill };
+        wanted.map(|at| at.max(self.not_before))
     }
 
     /// Binds the requests that wait to a new attempt and sets own credits aside for them.
@@ -358,6 +280,7 @@ impl Holder {
         self.round_trip = now.since(attempt.sent);
         self.used_at = now;
         self.settle(rules, cell, now);
+        let has_lost = !attempt.is_late && self.credits.aside() < attempt.aside;
         if !attempt.is_late {
             (self.late, self.not_before) = (0, Micros::ZERO);
             // What is aside is aside for this one: an attempt that becomes late frees it.
@@ -368,13 +291,21 @@ impl Holder {
             let wait = grant.decision.retry_after().unwrap_or(rules.deadline);
             self.refill_not_before = now + wait.max(rules.deadline);
         }
-        self.accept(rules, now, &attempt, grant);
+        self.accept(rules, now, &attempt, grant, has_lost);
         self.serve(rules, now);
         self.credits.expose(cell, now);
     }
 
     /// Pays the attempt's requests with the grant, and keeps the rest as a lease if it is alive.
-    fn accept(&mut self, rules: &Rules, now: Micros, attempt: &Attempt, grant: &Grant) {
+    /// `has_lost`: credits died that were set aside for those requests.
+    fn accept(
+        &mut self,
+        rules: &Rules,
+        now: Micros,
+        attempt: &Attempt,
+        grant: &Grant,
+        has_lost: bool,
+    ) {
         let expiry = life(&rules.coupling, grant).map_or(attempt.sent, |life| attempt.sent + life);
         let paid_until = grant.decision.reset_at;
         let mut admitted = Admitted { units: grant.granted.min(attempt.need), paid_until };
@@ -384,7 +315,8 @@ impl Holder {
         if is_kept {
             self.credits.add(attempt.id, lease, expiry, grant);
         }
-        let was_short = grant.granted < attempt.need;
+        // With what died since, it might have been enough at the grantor's instant: no denial then.
+        let was_short = grant.granted < attempt.need && !has_lost;
         let bound = self.waiters.iter().filter(|waiting| waiting.bound == Some(attempt.id));
         let is_alone = bound.count() == 1;
         let mut kept = VecDeque::with_capacity(self.waiters.len());
@@ -397,10 +329,10 @@ impl Holder {
             let paid = self.credits.pay(&rules.coupling, now, cost, Some(&mut admitted));
             let answer = match paid {
                 Some(paid) => Answer::Admitted(paid),
-                None if was_short => Answer::Denied(denial(rules, grant, cost, is_alone)),
+                None if was_short => Answer::Denied(self.denial(rules, now, grant, cost, is_alone)),
                 None if waiting.asked_before => Answer::Unanswered,
                 None => {
-                    // The store gave all it was asked for, but own credits died meanwhile.
+                    // Own credits died meanwhile, or another window paid than theirs.
                     (waiting.bound, waiting.asked_before) = (None, true);
                     kept.push_back(waiting);
                     continue;
@@ -433,6 +365,7 @@ impl Holder {
             self.back_off(rules, now);
             self.credits.release();
         }
+        self.serve(rules, now);
         self.leave_unanswered(|waiting| waiting.bound == Some(id));
         self.credits.expose(cell, now);
     }
@@ -451,6 +384,8 @@ impl Holder {
             self.back_off(rules, late_at);
             self.credits.release();
         }
+        // A late grant may have come for another attempt than the one that was waited for.
+        self.serve(rules, now);
         self.leave_unanswered(|waiting| waiting.until <= now);
         let patience = rules.patience();
         self.attempts.retain(|attempt| now < attempt.sent + patience);
@@ -469,13 +404,13 @@ impl Holder {
         let attempts = self.attempts.iter().map(|attempt| {
             if attempt.is_late { attempt.sent + rules.patience() } else { attempt.late_at }
         });
-        let is_unbound = |waiting: &&Waiting| waiting.bound.is_none();
-        let waits = self.waiters.iter().any(|waiting| is_unbound(&waiting));
-        let idle = rules.idle_after.filter(|_| !self.credits.is_empty());
+        // Each is there only if calling then changes something: a caller must not spin.
+        let is_held = !self.credits.is_empty() && self.waiters.is_empty();
+        let idle = rules.idle_after.filter(|_| is_held);
         attempts
             .chain(self.waiters.iter().map(|waiting| waiting.until))
             .chain(self.credits.next_expiry())
-            .chain(waits.then_some(self.not_before))
+            .chain(self.request_at())
             .chain(idle.map(|idle_after| self.used_at + idle_after))
             .min()
     }
@@ -531,13 +466,11 @@ impl Holder {
         self.give_back(dead.into_iter().filter(|back| !is_windowed || outlived(back)));
     }
 
-    /// Pays requests that wait for the next attempt with what there is.
+    /// Pays requests that wait with what there is.
     fn serve(&mut self, rules: &Rules, now: Micros) {
         let mut kept = VecDeque::with_capacity(self.waiters.len());
         for waiting in core::mem::take(&mut self.waiters) {
-            let cost = waiting.waiter.cost;
-            let is_next = waiting.bound.is_none();
-            match is_next.then(|| self.credits.pay(&rules.coupling, now, cost, None)).flatten() {
+            match self.credits.pay(&rules.coupling, now, waiting.waiter.cost, None) {
                 Some(paid) => {
                     self.used_at = now;
                     self.answers.push_back((waiting.waiter.id, Answer::Admitted(paid)));
@@ -546,6 +479,35 @@ impl Holder {
             }
         }
         self.waiters = kept;
+    }
+
+    /// What a request is told for which the limit and the node's credits were not enough.
+    fn denial(
+        &self,
+        rules: &Rules,
+        now: Micros,
+        grant: &Grant,
+        cost: Cost,
+        is_alone: bool,
+    ) -> Decision {
+        let store = grant.decision;
+        // The store said when it has what is missing. That is the whole wait for one request whose
+        // own credits live until then.
+        let wait = store.retry_after().unwrap_or(Span::ZERO);
+        let own_die_before = self.credits.next_expiry().is_some_and(|at| at <= now + wait);
+        if is_alone && !own_die_before {
+            return store;
+        }
+        let outcome = match &rules.strategy {
+            // Else it is the wait for all of its cost. The store's instant is rounded up to a tick,
+            // so the wait is too.
+            Builtin::Tat(tat) => {
+                let state = TatState { whole: store.reset_at.epoch_us(), fraction: 0 };
+                tat.ask(Some(&state), grant.at, cost).outcome
+            }
+            _ => Outcome::Deny(Retry::After(store.reset_at.since(grant.at))),
+        };
+        Decision { outcome, ..store }
     }
 
     fn leave_unanswered(&mut self, is_left: impl Fn(&Waiting) -> bool) {
@@ -584,24 +546,6 @@ impl Holder {
             self.demand = Demand { began, served: 0, ended: (!is_first).then_some(served) };
         }
     }
-}
-
-/// What a request is told for which the limit and the node's credits were not enough.
-fn denial(rules: &Rules, grant: &Grant, cost: Cost, is_alone: bool) -> Decision {
-    let store = grant.decision;
-    if is_alone {
-        return store;
-    }
-    let retry = match &rules.strategy {
-        // Several requests were asked for at once, this one for a part: the wait is its own. The
-        // store's instant is rounded up to a tick, so the wait is too.
-        Builtin::Tat(tat) => {
-            let state = TatState { whole: store.reset_at.epoch_us(), fraction: 0 };
-            tat.ask(Some(&state), grant.at, cost).outcome
-        }
-        _ => Outcome::Deny(Retry::After(store.reset_at.since(grant.at))),
-    };
-    Decision { outcome: retry, ..store }
 }
 
 /// The most attempts of one key that are open at once.

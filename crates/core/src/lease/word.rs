@@ -83,7 +83,7 @@ impl Word {
 
 const CREDITS_BITS: u32 = 40;
 
-/// The most credits that a lease holds: what a node was granted beyond this goes back.
+/// The most credits that a lease holds; no holder asks for more.
 pub const CREDITS_MAX: u64 = (1 << CREDITS_BITS) - 1;
 
 /// Leases are counted modulo this; two with one tag have different expiries.

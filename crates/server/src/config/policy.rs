@@ -8,7 +8,7 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{Defaults, Fail, PolicyConfig, scalar, shared};
+use super::{Defaults, Fail, PolicyConfig, escrow, scalar, shared};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
@@ -20,6 +20,10 @@ pub(crate) fn read(
     let found_before = problems.len();
     let mut reader = Reader { name, path, problems, warnings, misspelt: Vec::new() };
     let raw = reader.raw()?;
+    if !raw.fair_escrow.is_absent() {
+        let policy = reader.escrow(defaults, &raw);
+        return policy.filter(|_| problems.len() == found_before);
+    }
     let kind = reader.kind(&raw)?;
     reader.refuse_what_does_not_apply(kind, &raw);
     let rule = reader.rule(kind, &raw);
@@ -43,6 +47,7 @@ pub(crate) fn read(
         on_full: raw.on_full.value().copied().unwrap_or_default(),
         fail: fail?,
         store,
+        escrow: None,
     })
 }
 
@@ -72,9 +77,10 @@ pub(super) struct Raw<'a> {
     anchor: Slot<i64>,
     offset_minutes: Slot<i64>,
     week_starts_on: Slot<Weekday>,
-    prefix: Slot<String>,
+    pub(super) prefix: Slot<String>,
     max_keys: Slot<u64>,
     on_full: Slot<OnFull>,
+    pub(super) fair_escrow: Slot<escrow::Block>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
     pub(super) hash_tag: Slot<String>,
@@ -174,7 +180,12 @@ impl<'n> Reader<'n, '_> {
         let mut raw = Raw::default();
         let mut served = true;
         for entry in entries {
-            if LATER.contains(&entry.key.as_str()) {
+            if entry.key == "federatedFairEscrow" {
+                let message = "not yet served by this version, which shares a budget among the \
+                               instances on one store; use fairEscrow with --store";
+                self.report(entry.place, &entry.key, message.into());
+                served = false;
+            } else if LATER.contains(&entry.key.as_str()) {
                 let message = "not yet served by this version; remove it or the policy";
                 self.report(entry.place, &entry.key, message.into());
                 served = false;
@@ -214,6 +225,7 @@ impl<'n> Reader<'n, '_> {
             "offsetMinutes" => raw.offset_minutes = self.slot(entry, "0", scalar::signed),
             "weekStartsOn" => raw.week_starts_on = self.slot(entry, "1", scalar::weekday),
             "prefix" => raw.prefix = self.prefix(entry),
+            escrow::BLOCK => raw.fair_escrow = self.escrow_block(entry),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
             "fail" => raw.fail = self.slot(entry, "open", |t| scalar::one_of(t, FAIL)),
@@ -425,7 +437,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
 }
 
 /// Whether other systems give the key a meaning that does not change a decision.
-fn is_ignored(key: &str) -> bool {
+pub(super) fn is_ignored(key: &str) -> bool {
     matches!(key, "unit" | "version" | "capture" | "replay") || key.starts_with("costRoom")
 }
 
@@ -492,6 +504,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("waitReplicas", "1"),
     ("storeDeadline", "20ms"),
     ("durable", "true"),
+    (escrow::BLOCK, "{ limit: 100, windowMs: 60000 }"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
@@ -501,9 +514,7 @@ const LATER: &[&str] = &[
     "fleetBudget",
     "concurrency",
     "distributedConcurrency",
-    "fairEscrow",
     "federated",
-    "federatedFairEscrow",
     "load",
     "cost",
     "joint",
