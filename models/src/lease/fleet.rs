@@ -257,7 +257,8 @@ impl WordCell for NodeCell<'_> {
 
 impl NodeClock {
     /// What the lease clock reads at true time `now`.
-    fn read(&self, now: u64) -> Micros {
+    #[must_use]
+    pub fn read(&self, now: u64) -> Micros {
         let runs = u128::from(now) * u128::from(MILLION - self.slow_ppm) / u128::from(MILLION);
         instant(self.start + u64::try_from(runs).unwrap_or(u64::MAX))
     }
