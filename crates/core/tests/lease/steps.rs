@@ -640,6 +640,35 @@ fn a_continuous_give_back_restores_what_had_not_come_back_by_itself() {
     }
 }
 
+/// Leases that are never spent and always renewed: how many units are out after twenty lease times.
+fn renewed(refund: impl Fn(&GiveBack, Micros) -> GiveBack) -> u64 {
+    let mut pair = Pair::continuous(1);
+    let all = Ask { need: 0, least: 0, want: 100, round_trip: Span::ZERO };
+    let mut out: Vec<GiveBack> = Vec::new();
+    for count in 0..20 {
+        let old = std::mem::take(&mut out);
+        // First whatever has come back by itself; then each old lease for a new one.
+        for back in std::iter::once(None).chain(old.iter().map(Some)) {
+            if let Some(back) = back {
+                let _ = pair.take_back(&refund(back, pair.store));
+            }
+            let id = LeaseId { incarnation: 7, count };
+            let grant = pair.grant(Request { id, ask: all });
+            let (units, paid_until) = (grant.granted, grant.decision.reset_at);
+            out.push(GiveBack { id, units, granted_at: grant.at, paid_until });
+        }
+        out.retain(|lease| lease.units > 0);
+        pair.wait(ms(500));
+    }
+    out.iter().map(|lease| lease.units).sum()
+}
+
+#[test]
+fn leases_that_are_renewed_for_ever_do_not_add_up_and_refunded_in_full_they_would() {
+    assert!(renewed(|back, _| *back) <= 15, "burst and what comes back in a lease time");
+    assert!(renewed(|back, now| GiveBack { granted_at: now, ..*back }) > 15);
+}
+
 #[test]
 fn a_windowed_give_back_restores_nothing_to_another_window() {
     let mut pair = Pair::windowed(4);
