@@ -10,6 +10,8 @@
 #[allow(dead_code, unreachable_pub, reason = "there it is a module of a library")]
 #[path = "../../../models/src/lease/fleet.rs"]
 mod fleet;
+#[path = "lease/pair.rs"]
+mod pair;
 #[path = "lease/random.rs"]
 mod random;
 #[path = "lease/steps.rs"]
