@@ -68,6 +68,7 @@ pub(crate) struct Admission {
 /// All counts of a run.
 pub(crate) struct Ledger {
     limit: u64,
+    burst: u64,
     window: Span,
     kind: Kind,
     coupling: Coupling,
@@ -78,6 +79,7 @@ pub(crate) struct Ledger {
     /// The most that each node asked for at once, by key.
     wants: Vec<u64>,
     pub(crate) figures: Figures,
+    only: Option<Check>,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -119,6 +121,7 @@ impl Ledger {
         };
         Self {
             limit: setup.limit,
+            burst: setup.burst(),
             window: setup.window,
             kind: setup.strategy,
             coupling,
@@ -128,11 +131,15 @@ impl Ledger {
             books: std::iter::repeat_with(book).take(setup.keys).collect(),
             wants: vec![0; setup.keys * setup.nodes],
             figures: Figures::default(),
+            only: setup.only,
             violation: None,
         }
     }
 
     pub(crate) fn violate(&mut self, check: Check, at: u64, detail: String) {
+        if self.only.is_some_and(|only| only != check) {
+            return;
+        }
         let at = Span::from_us(at);
         self.violation.get_or_insert(Violation { check, at, detail });
     }
@@ -173,7 +180,8 @@ impl Ledger {
         if let Some(counted) = self.figures.after_boundary.get_mut(part) {
             counted.admitted += it.cost;
         }
-        self.page(it.key, it.reading).during += it.cost;
+        // The store's window is that of the latest instant it has seen.
+        self.page(it.key, it.peak).during += it.cost;
         match self.coupling {
             Coupling::Windowed => {
                 self.check_window(&it);
@@ -218,7 +226,7 @@ impl Ledger {
     fn check_carry_over(&mut self, it: &Admission) {
         let (limit, nodes) = (self.limit, u64::try_from(self.nodes).unwrap_or(u64::MAX));
         let carried = self.books[it.key].wants + nodes * self.low_water;
-        let Page { during, lost, .. } = *self.page(it.key, it.reading);
+        let Page { during, lost, .. } = *self.page(it.key, it.peak);
         let over = during.saturating_sub(limit + lost);
         let worst = Worst { seen: during, bound: limit + lost + carried };
         self.figures.carried = self.figures.carried.max(Some(over));
@@ -242,7 +250,7 @@ impl Ledger {
         let from = book.began.saturating_sub(lease_time.us());
         book.lost.retain(|it| it.at >= from);
         let lost: u64 = book.lost.iter().map(|it| it.units).sum();
-        let bound = limit * period + limit * u128::from(lease_time.us());
+        let bound = u128::from(self.burst) * period + limit * u128::from(lease_time.us());
         let units = |parts: u128| u64::try_from(parts / period).unwrap_or(u64::MAX);
         let seen = book.excess;
         let worst = Worst { seen: units(seen), bound: units(bound) + lost };
