@@ -87,7 +87,7 @@ impl<B: Between> Fleet<B> {
     fn arrive(&mut self, arrival: Arrival) -> Result<(), InvalidSetup> {
         let Arrival { at, key, cost: units, .. } = arrival;
         let reading = self.store.read(at);
-        self.ledger.offered(reading, key, units);
+        let part = self.ledger.offered(reading, key, units);
         let all = self.nodes.len();
         let lives = |&node: &usize| self.nodes[node].is_up;
         let Some(node) = (0..all).map(|more| (arrival.node + more) % all).find(lives) else {
@@ -115,7 +115,7 @@ impl<B: Between> Fleet<B> {
             let paid = match missed {
                 Ok(Missed::Admitted(paid)) => Some(paid.until),
                 Ok(Missed::Waits) => {
-                    seat.waiting.push(Waits { id: waiter.id, since: now, cost: units });
+                    seat.waiting.push(Waits { id: waiter.id, since: now, cost: units, part });
                     None
                 }
                 Ok(Missed::Never(_)) => {
@@ -132,9 +132,9 @@ impl<B: Between> Fleet<B> {
         };
         if let Some(paid_until) = paid {
             self.nodes[node].seat(key, sizer, between).loses(paid_until, units);
-            self.ledger.figures.at_once += 1;
-            let admission = Admission { at, reading, peak, node, key, cost: units, paid_until };
-            self.ledger.admitted(admission, None);
+            let (cost, has_waited) = (units, false);
+            let it = Admission { at, reading, peak, node, key, cost, paid_until, part, has_waited };
+            self.ledger.admitted(it, None);
         }
         Ok(())
     }
@@ -213,6 +213,7 @@ impl<B: Between> Fleet<B> {
         let left = self.store.left(at, key);
         let grant = self.store.grant(at, key, id, ask).map_err(InvalidSetup::new)?;
         self.ledger.figures.granted += grant.granted;
+        self.ledger.figures.refusals += u64::from(grant.granted == 0);
         let (rules, paid_until) = (self.rules, grant.decision.reset_at);
         let own = self.living(port).and_then(|node| {
             let now = node.clock.read(at);
@@ -317,7 +318,7 @@ impl<B: Between> Fleet<B> {
                 self.ledger.violate(Check::Answered, at, detail);
                 continue;
             };
-            let Waits { since, cost, .. } = seat.waiting.swap_remove(place);
+            let Waits { since, cost, part, .. } = seat.waiting.swap_remove(place);
             let wait = now.since(since);
             self.ledger.figures.wait_max = self.ledger.figures.wait_max.max(wait);
             // A clock that runs fast may skip a tick.
@@ -331,7 +332,18 @@ impl<B: Between> Fleet<B> {
                     seat.loses(paid_until, cost);
                     let by_grant = granted.is_some_and(|(until, _)| until == paid_until);
                     spent += cost;
-                    let it = Admission { at, reading, peak, node, key, cost, paid_until };
+                    let has_waited = true;
+                    let it = Admission {
+                        at,
+                        reading,
+                        peak,
+                        node,
+                        key,
+                        cost,
+                        paid_until,
+                        part,
+                        has_waited,
+                    };
                     self.ledger.admitted(it, by_grant.then_some(&mut late));
                 }
                 Answer::Denied(_) => {

@@ -63,6 +63,9 @@ pub(crate) struct Admission {
     pub(crate) key: usize,
     pub(crate) cost: u64,
     pub(crate) paid_until: Micros,
+    /// The hundredth of the window that the request came in, and whether it waited since.
+    pub(crate) part: usize,
+    pub(crate) has_waited: bool,
 }
 
 /// All counts of a run.
@@ -144,7 +147,8 @@ impl Ledger {
         self.violation.get_or_insert(Violation { check, at, detail });
     }
 
-    pub(crate) fn offered(&mut self, reading: Micros, key: usize, cost: u64) {
+    /// A request; says in which hundredth of the window it came.
+    pub(crate) fn offered(&mut self, reading: Micros, key: usize, cost: u64) -> usize {
         let part = self.part(reading);
         self.figures.requests += 1;
         self.figures.offered += cost;
@@ -152,6 +156,7 @@ impl Ledger {
             counted.offered += cost;
         }
         self.page(key, reading).offered += cost;
+        part
     }
 
     /// An ask that was sent.
@@ -174,11 +179,13 @@ impl Ledger {
     /// Counts an admission and holds it against the bounds. `late` is what the store has admitted
     /// by itself with the answer that this came with, and is therefore in time.
     pub(crate) fn admitted(&mut self, it: Admission, late: Option<&mut u64>) {
-        let part = self.part(it.reading);
+        let at_once = u64::from(!it.has_waited);
         self.figures.admitted += it.cost;
         self.figures.admissions += 1;
-        if let Some(counted) = self.figures.after_boundary.get_mut(part) {
+        self.figures.at_once += at_once;
+        if let Some(counted) = self.figures.after_boundary.get_mut(it.part) {
             counted.admitted += it.cost;
+            counted.at_once += it.cost * at_once;
         }
         // The store's window is that of the latest instant it has seen.
         self.page(it.key, it.peak).during += it.cost;
@@ -258,7 +265,8 @@ impl Ledger {
         if seen > bound + u128::from(lost) * period {
             let (key, length) = (it.key, it.at - book.began);
             let detail = format!(
-                "key {key}: an interval of {length} us admits {} beyond its rate, the most is {}",
+                "key {key}: an interval of {length} us admits more than {} beyond its rate, the \
+                 most is {}",
                 worst.seen, worst.bound
             );
             self.violate(Check::Interval, it.at, detail);
@@ -283,13 +291,19 @@ impl Ledger {
     pub(crate) fn close(self, setup: &Setup) -> Report {
         let mut figures = self.figures;
         for book in &self.books {
+            // A rate begins with its burst, and what is not asked for fills it up again.
+            let mut unused = if self.kind == Kind::Gcra { self.burst } else { 0 };
             for page in &book.windows[..setup.windows] {
                 let admitted = match self.coupling {
                     Coupling::Windowed => page.paid,
                     Coupling::CarryOver | Coupling::Continuous { .. } => page.during,
                 };
+                let most = self.limit + unused;
+                if self.kind == Kind::Gcra {
+                    unused = most.saturating_sub(page.offered).min(self.burst);
+                }
                 if page.offered > 0 {
-                    figures.windows.add(admitted, page.offered, self.limit);
+                    figures.windows.add(admitted, page.offered, most);
                 }
             }
         }

@@ -65,6 +65,8 @@ pub(crate) struct Waits {
     /// When it came, on the node's clock.
     pub(crate) since: Micros,
     pub(crate) cost: u64,
+    /// The hundredth of the window that it came in.
+    pub(crate) part: usize,
 }
 
 /// What the node must hold of one window, counted from outside the holder.

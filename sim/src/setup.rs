@@ -192,8 +192,8 @@ impl Setup {
         }
     }
 
-    /// How long credits of a continuous limit live: as said, or a second, or the time in which a whole
-    /// burst comes back if that is less.
+    /// How long credits of a continuous limit live: as said, or a second, or the time in which a
+    /// whole burst comes back if that is less.
     #[must_use]
     pub fn lease_time(&self) -> Span {
         self.lease_time.unwrap_or_else(|| {

@@ -75,7 +75,7 @@ fn no_window_pays_for_more_than_the_limit_and_what_the_store_lost() {
 fn no_interval_admits_more_than_burst_and_rate_with_the_lease_time_added() {
     let reports = holds(Form::Continuous);
     let nearest = reports.iter().filter(|it| it.figures.lost_by_store == 0);
-    let nearest = nearest.filter_map(|it| it.figures.interval);
+    let nearest = nearest.filter_map(|it| it.figures.interval).filter(|worst| worst.bound > 50);
     let nearest = nearest.max_by_key(|worst| worst.seen * 1_000 / worst.bound).unwrap();
     println!("  the worst interval: {nearest:?}");
     assert!(nearest.seen * 2 > nearest.bound, "the bound is far: too little happens");
@@ -154,7 +154,7 @@ fn the_bounds_hold_while_demand_drifts_over_five_orders_of_magnitude() {
             keys: 2,
             limit: 1_000,
             batch,
-            windows: long(640),
+            windows: 640,
             demand: Demand::Drifting,
             load_percent: 100,
             idle_after: Some(Span::from_ms(200)),
@@ -170,19 +170,22 @@ fn the_bounds_hold_while_demand_drifts_over_five_orders_of_magnitude() {
 /// percent.
 const UTILISATION_MIN: u64 = 9_800;
 
-/// Windows of two seconds at one and a half times their limit of 10,000, nothing goes wrong, lease
-/// sizes are learned. Says what the worst fleet reached.
+/// Windows of two seconds at one and a half times their limit, nothing goes wrong, lease sizes are
+/// learned. Says what each fleet reached.
 fn saturated<B: Between>(between: B) -> Result<String, String> {
     let mut said = String::new();
-    for (nodes, strategy) in
-        [2, 8, 32].into_iter().flat_map(|nodes| [(nodes, Kind::FixedWindow), (nodes, Kind::Gcra)])
-    {
-        let setup = Setup { nodes, strategy, windows: long(20), ..Setup::quiet(3) };
-        let report = run(&setup, between).map_err(|refused| refused.to_string())?;
-        let reached = report.saturated_utilisation();
-        said += &format!("{nodes} nodes, {strategy:?}\n{report}\n\n");
-        if !report.held() || reached < UTILISATION_MIN {
-            return Err(said);
+    let fleets = [(2, 10_000, 10), (8, 10_000, 10), (32, 10_000, 10), (512, 100_000, 3)];
+    for (nodes, limit, windows) in fleets {
+        for strategy in [Kind::FixedWindow, Kind::Gcra] {
+            // Other bounds may break before; this is about what is used.
+            let (only, windows) = (Some(Check::Window), long(windows));
+            let setup = Setup { nodes, limit, strategy, windows, only, ..Setup::quiet(3) };
+            let report = run(&setup, between).map_err(|refused| refused.to_string())?;
+            let reached = report.saturated_utilisation();
+            said += &format!("{nodes} nodes, {strategy:?}\n{report}\n\n");
+            if !report.held() || reached < UTILISATION_MIN {
+                return Err(said);
+            }
         }
     }
     Ok(said)
@@ -267,5 +270,5 @@ fn a_holder_that_is_called_for_ever_is_caught() {
     is_caught(Form::Coupled, mutants::NobodyTells, Check::Quiet);
 }
 
-/// Runs of a form.
-const RUNS: usize = 200;
+/// Runs of a form in a tenth of the test.
+const RUNS: usize = 100;
