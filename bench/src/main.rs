@@ -1,8 +1,8 @@
 //! Measures the limiter beside its peers, in one run.
 //!
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
-//! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that. The first two
-//! write JSON beside their tables.
+//! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that. The first
+//! two write JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 

@@ -29,6 +29,10 @@
 #![forbid(unsafe_code)]
 
 pub mod carry_over;
+pub mod lease;
+pub mod lease_carry_over;
+pub mod lease_continuous;
+pub mod lease_windowed;
 mod report;
 pub mod trade_off;
 
@@ -46,11 +50,16 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 2] = [
+pub const MODELS: [Entry; 3] = [
     Entry {
         name: "carry-over",
         about: "plain leasing whose credits survive the window; known state counts",
         run: carry_over::run,
+    },
+    Entry {
+        name: "lease-windowed",
+        about: "the shipped machines, credits coupled to the window that paid",
+        run: lease_windowed::run,
     },
     Entry {
         name: "trade-off",

@@ -267,6 +267,14 @@ impl<S: Store + 'static, C: LeaseClock + 'static> TwoTier<S, C> {
 }
 
 impl Leasing {
+    /// Whether a limit can be leased so, from a store that is waited for so long.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn checked(&self, strategy: &Builtin, deadline: Span) -> Result<(), InvalidLeasing> {
+        self.rules(strategy, deadline).map(|_| ())
+    }
+
     fn rules(&self, strategy: &Builtin, deadline: Span) -> Result<(Rules, Sizer), InvalidLeasing> {
         let lease_time = self.lease_time.unwrap_or_else(|| lease_time(strategy));
         let mut rules = Rules::new(*strategy, lease_time).map_err(InvalidLeasing::NotLeasable)?;

@@ -31,6 +31,7 @@
 //! ```
 
 mod escrow;
+mod lease;
 mod node;
 mod policy;
 mod problem;
@@ -47,6 +48,7 @@ use std::path::Path;
 use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
 pub use self::escrow::EscrowConfig;
+pub use self::lease::TierConfig;
 use self::node::{Entry, Value};
 use self::policy::quoted_key;
 use self::problem::nearest;
@@ -114,6 +116,8 @@ pub struct PolicyConfig {
     pub fail: FailMode,
     /// What a shared store is told about it.
     pub store: StoreConfig,
+    /// What stands between its requests and the store.
+    pub tier: TierConfig,
     /// How its keys share one budget, if they do; the strategy is then that of the budget.
     pub escrow: Option<EscrowConfig>,
 }
@@ -231,6 +235,7 @@ impl fmt::Display for Config {
             for (key, value) in policy.rule.parameters().iter().filter(|_| !is_escrow) {
                 writeln!(f, "    {key}: {value}")?;
             }
+            write!(f, "{}", policy.tier)?;
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;
             }

@@ -48,6 +48,10 @@ impl Total {
     fn plus(self, other: Self) -> Self {
         Self { count: self.count + other.count, sum: self.sum + other.sum }
     }
+
+    fn minus(self, other: Self) -> Self {
+        Self { count: self.count - other.count, sum: self.sum - other.sum }
+    }
 }
 
 impl Orders {
@@ -97,17 +101,25 @@ impl Orders {
             return self.leaf(value);
         }
         let node = self.visit(root);
+        // Sums are changed on the way back, not added up: that would touch nodes beside the path.
+        self.at(root).total = node.total.plus(Total { count: 1, sum: value.into() });
         if value < node.value {
             let left = self.insert(node.left, value);
             self.at(root).left = left;
+            if self.node(left).level == node.level {
+                let root = self.skewed(root);
+                return self.split(root);
+            }
         } else if value > node.value {
             let right = self.insert(node.right, value);
             self.at(root).right = right;
+            if self.node(right).level == node.level {
+                return self.split(root);
+            }
         } else {
             self.at(root).same += 1;
         }
-        let root = self.skewed(root);
-        self.split(root)
+        root
     }
 
     /// Takes one such number out; the set's new root. The number must be in the set.
@@ -118,14 +130,18 @@ impl Orders {
             return EMPTY;
         }
         let node = self.visit(root);
-        if value < node.value {
+        self.at(root).total = node.total.minus(Total { count: 1, sum: value.into() });
+        let changed = if value < node.value {
             let left = self.remove(node.left, value);
             self.at(root).left = left;
+            left
         } else if value > node.value {
             let right = self.remove(node.right, value);
             self.at(root).right = right;
+            right
         } else if node.same > 1 {
             self.at(root).same -= 1;
+            return root;
         } else if node.left == EMPTY {
             self.free.push(root);
             return node.right;
@@ -133,8 +149,9 @@ impl Orders {
             let (right, next) = self.without_first(node.right);
             let place = self.at(root);
             (place.right, place.value, place.same) = (right, next.value, next.same);
-        }
-        self.balanced(root)
+            right
+        };
+        self.balanced(root, changed)
     }
 
     /// The tree without its first node, and that node.
@@ -145,8 +162,9 @@ impl Orders {
             return (node.right, node);
         }
         let (left, first) = self.without_first(node.left);
-        self.at(root).left = left;
-        (self.balanced(root), first)
+        let place = self.at(root);
+        (place.left, place.total) = (left, node.total.minus(first.own()));
+        (self.balanced(root, left), first)
     }
 
     fn leaf(&mut self, value: u64) -> u32 {
@@ -160,9 +178,12 @@ impl Orders {
         u32::try_from(self.nodes.len() - 1).expect("two nodes per tenant, of at most 2^20 tenants")
     }
 
-    /// Restores the levels above a removal.
-    fn balanced(&mut self, root: u32) -> u32 {
+    /// Restores the levels above a removal in one of the two subtrees, if it has sunk too low.
+    fn balanced(&mut self, root: u32, changed: u32) -> u32 {
         let node = self.node(root);
+        if self.node(changed).level + 1 >= node.level {
+            return root;
+        }
         let level = self.node(node.left).level.min(self.node(node.right).level) + 1;
         if level < node.level {
             self.at(root).level = level;

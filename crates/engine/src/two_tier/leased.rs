@@ -206,6 +206,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         if let Some(mut cold) = record.lock_for(key) {
             cold.holder.refill();
             self.pump(place, record, &mut cold, key);
+            // Asked or not, spends of this lease need not come here again.
+            record.is_refilling.store(true, Ordering::Release);
         }
     }
 
@@ -272,8 +274,6 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
                 Joined::Waits { record, id, told }
             }
         };
-        // The word may hold another lease now, which may run low too.
-        record.is_refilling.store(false, Ordering::Release);
         self.pump(place, record, &mut cold, hash);
         joined
     }
@@ -287,6 +287,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         hash: Fingerprint,
     ) {
         let is_open = !self.is_closed.load(Ordering::Acquire);
+        // The word may hold another lease now, which may run low too.
+        record.is_refilling.store(false, Ordering::Release);
         loop {
             if let (Some(demand), Some(mut sizer)) = (cold.holder.poll_demand(), cold.sizer) {
                 sizer.feed(demand);
@@ -334,7 +336,6 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             }
             None => cold.holder.handle_failure(&self.rules, record, now, request.id),
         }
-        record.is_refilling.store(false, Ordering::Release);
         self.pump(place, record, &mut cold, hash);
     }
 

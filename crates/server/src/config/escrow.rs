@@ -12,7 +12,7 @@ use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, is_ignored, quoted_key};
 use super::problem::{Place, Problem, nearest};
 use super::rule::{Length, Rule};
-use super::{Defaults, PolicyConfig, scalar, yaml_text};
+use super::{Defaults, PolicyConfig, TierConfig, scalar, yaml_text};
 
 /// What a `fairEscrow` policy says, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Reader<'_, '_> {
     }
 
     /// One value below the policy, reported with its whole path.
-    fn value<T>(
+    pub(super) fn value<T>(
         &mut self,
         entry: &Entry,
         path: &str,
@@ -154,6 +154,7 @@ impl Reader<'_, '_> {
             on_full: OnFull::Deny,
             fail: fail?,
             store,
+            tier: TierConfig::Strict,
             escrow: Some(escrow),
         })
     }

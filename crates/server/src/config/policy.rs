@@ -8,7 +8,7 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{Defaults, Fail, PolicyConfig, escrow, scalar, shared};
+use super::{Defaults, Fail, PolicyConfig, escrow, lease, scalar, shared};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
@@ -35,13 +35,19 @@ pub(crate) fn read(
         }
     });
     let (fail, store) = reader.shared(defaults, strategy.as_ref(), &raw);
+    let tiered = match (rule, strategy) {
+        (Some(rule), Some(strategy)) => reader.tier(rule, strategy, store.deadline, &raw),
+        _ => None,
+    };
     if problems.len() > found_before {
         return None;
     }
+    let (rule, strategy, tier) = tiered?;
     Some(PolicyConfig {
         name: name.key.clone(),
-        rule: rule?,
-        strategy: strategy?,
+        rule,
+        strategy,
+        tier,
         prefix: raw.prefix.value().map(ToOwned::to_owned),
         max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
         on_full: raw.on_full.value().copied().unwrap_or_default(),
@@ -81,6 +87,8 @@ pub(super) struct Raw<'a> {
     max_keys: Slot<u64>,
     on_full: Slot<OnFull>,
     pub(super) fair_escrow: Slot<escrow::Block>,
+    pub(super) two_tier: Slot<lease::Block>,
+    pub(super) federated: Slot<lease::Block>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
     pub(super) hash_tag: Slot<String>,
@@ -226,6 +234,8 @@ impl<'n> Reader<'n, '_> {
             "weekStartsOn" => raw.week_starts_on = self.slot(entry, "1", scalar::weekday),
             "prefix" => raw.prefix = self.prefix(entry),
             escrow::BLOCK => raw.fair_escrow = self.escrow_block(entry),
+            lease::TWO_TIER => raw.two_tier = self.lease_block(entry, lease::TWO_TIER),
+            lease::FEDERATED => raw.federated = self.lease_block(entry, lease::FEDERATED),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
             "fail" => raw.fail = self.slot(entry, "open", |t| scalar::one_of(t, FAIL)),
@@ -478,6 +488,8 @@ const EVERY_POLICY: &[&str] = &[
     "waitReplicas",
     "storeDeadline",
     "durable",
+    lease::TWO_TIER,
+    lease::FEDERATED,
 ];
 
 /// Every key a policy may have, with a value to show.
@@ -505,16 +517,16 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("storeDeadline", "20ms"),
     ("durable", "true"),
     (escrow::BLOCK, "{ limit: 100, windowMs: 60000 }"),
+    (lease::TWO_TIER, "{ batch: 100 }"),
+    (lease::FEDERATED, "{ batch: 16 }"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
 const LATER: &[&str] = &[
-    "twoTier",
     "tokenBudget",
     "fleetBudget",
     "concurrency",
     "distributedConcurrency",
-    "federated",
     "load",
     "cost",
     "joint",

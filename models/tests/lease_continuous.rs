@@ -1,0 +1,29 @@
+//! The shipped machines, of a continuous limit: bounds in every state, and mutants.
+
+use admittance_models::lease::fleet::Twist;
+use admittance_models::lease_continuous::{check, mutants, run};
+
+#[test]
+fn no_interval_admits_more_than_burst_and_rate_over_it_and_a_lease_time() {
+    for report in run(std::env::var_os("ADMITTANCE_LONG").is_some()) {
+        println!("{report}");
+        assert!(report.held(), "{report}");
+    }
+}
+
+#[test]
+fn every_mutant_is_refuted() {
+    for (twist, case, property) in mutants() {
+        let report = check(&case, twist, &[]);
+        println!("{twist:?}\n{report}");
+        assert!(report.refutes(property) && !report.held(), "{twist:?} passed: {report}");
+    }
+}
+
+#[test]
+fn what_refutes_the_mutants_does_not_refute_the_machines() {
+    for (_, case, _) in mutants() {
+        let report = check(&case, Twist::None, &[]);
+        assert!(report.held(), "{report}");
+    }
+}
