@@ -28,9 +28,12 @@ pub(crate) struct Lease {
     /// How many keys are asked for; the second half as often as the first, and so on.
     #[arg(long, default_value_t = 4)]
     keys: usize,
-    /// Units per window, or per period, and the burst.
+    /// Units per window, or per period.
     #[arg(long, default_value_t = 10_000)]
     limit: u64,
+    /// With gcra, the most at one instant; the limit if nobody says.
+    #[arg(long)]
+    burst: Option<u64>,
     /// The length of a window, or a period, in milliseconds.
     #[arg(long, default_value_t = 60_000)]
     window: u64,
@@ -131,6 +134,7 @@ impl Lease {
             nodes: self.nodes,
             keys: self.keys,
             limit: self.limit,
+            burst: self.burst,
             window: Span::from_ms(self.window),
             strategy: match self.strategy {
                 Strategy::FixedWindow => Kind::FixedWindow,
@@ -161,6 +165,7 @@ impl Lease {
                 failovers: self.failovers,
                 crashes: self.crashes,
             },
+            only: None,
         }
     }
 }

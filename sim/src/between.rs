@@ -46,11 +46,22 @@ pub trait Between: Copy {
         Published { stored: next, told: before }
     }
 
-    /// Whether the holder is told that time has passed.
+    /// What happens when a holder's deadline has come.
     #[must_use]
-    fn hears_deadlines(self) -> bool {
-        true
+    fn deadline(self) -> Deadline {
+        Deadline::Told
     }
+}
+
+/// What happens when a holder's deadline has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// The holder is told.
+    Told,
+    /// The holder is asked what it wants, and not told.
+    Untold,
+    /// Nobody looks.
+    Missed,
 }
 
 /// A word that was swapped.

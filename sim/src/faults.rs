@@ -22,7 +22,8 @@ pub(crate) fn born<B: Between>(setup: &Setup, random: &mut Rng) -> Node<B> {
     };
     Node {
         clock: LeaseClock { epoch: random.u64(EPOCHS), drift_ppm },
-        skew_us: random.i64(-skew..=skew),
+        // Drawn alike however large it is, so that it alone differs.
+        skew_us: random.i64(..) % (skew + 1),
         incarnation: random.u64(..),
         count: 0,
         is_up: true,
@@ -44,7 +45,7 @@ pub(crate) fn schedule(setup: &Setup, random: &mut Rng, queue: &mut Queue) {
     }
     for _ in 0..setup.faults.crashes {
         let (at, node) = (random.u64(0..end), random.usize(0..setup.nodes));
-        happen(at, Fault::Crash { node });
+        happen(at, Fault::Crash { node, is_clean: random.bool() });
         happen(at + random.u64(1..=2 * window), Fault::Restart { node });
     }
     for _ in 0..setup.faults.failovers {

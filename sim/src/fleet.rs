@@ -10,7 +10,7 @@ use admittance_core::learn::Sizer;
 use admittance_core::lease::{Answer, Busy, LIFETIME_MAX, Missed, Request, Rules, Waiter};
 use fastrand::Rng;
 
-use crate::between::{Between, Heard};
+use crate::between::{Between, Deadline, Heard};
 use crate::clock::LeaseClock;
 use crate::demand::{Arrival, Load};
 use crate::faults;
@@ -87,7 +87,7 @@ impl<B: Between> Fleet<B> {
     fn arrive(&mut self, arrival: Arrival) -> Result<(), InvalidSetup> {
         let Arrival { at, key, cost: units, .. } = arrival;
         let reading = self.store.read(at);
-        self.ledger.offered(reading, key, units);
+        let part = self.ledger.offered(reading, key, units);
         let all = self.nodes.len();
         let lives = |&node: &usize| self.nodes[node].is_up;
         let Some(node) = (0..all).map(|more| (arrival.node + more) % all).find(lives) else {
@@ -115,7 +115,7 @@ impl<B: Between> Fleet<B> {
             let paid = match missed {
                 Ok(Missed::Admitted(paid)) => Some(paid.until),
                 Ok(Missed::Waits) => {
-                    seat.waiting.push(Waits { id: waiter.id, since: now, cost: units });
+                    seat.waiting.push(Waits { id: waiter.id, since: now, cost: units, part });
                     None
                 }
                 Ok(Missed::Never(_)) => {
@@ -131,10 +131,10 @@ impl<B: Between> Fleet<B> {
             paid
         };
         if let Some(paid_until) = paid {
-            self.nodes[node].seat(key, sizer, between).loses(&self.rules, paid_until, units);
-            self.ledger.figures.at_once += 1;
-            let admission = Admission { at, reading, peak, node, key, cost: units, paid_until };
-            self.ledger.admitted(admission, None);
+            self.nodes[node].seat(key, sizer, between).loses(paid_until, units);
+            let (cost, has_waited) = (units, false);
+            let it = Admission { at, reading, peak, node, key, cost, paid_until, part, has_waited };
+            self.ledger.admitted(it, None);
         }
         Ok(())
     }
@@ -213,6 +213,7 @@ impl<B: Between> Fleet<B> {
         let left = self.store.left(at, key);
         let grant = self.store.grant(at, key, id, ask).map_err(InvalidSetup::new)?;
         self.ledger.figures.granted += grant.granted;
+        self.ledger.figures.refusals += u64::from(grant.granted == 0);
         let (rules, paid_until) = (self.rules, grant.decision.reset_at);
         let own = self.living(port).and_then(|node| {
             let now = node.clock.read(at);
@@ -235,11 +236,14 @@ impl<B: Between> Fleet<B> {
         let Some(node) = self.living(port) else { return };
         let (now, rules) = (node.clock.read(at), self.rules);
         let Some(seat) = self.nodes[port.node].seats[port.key].as_mut() else { return };
-        if seat.due != Some(at) || !self.between.hears_deadlines() {
+        let deadline = self.between.deadline();
+        if seat.due != Some(at) || deadline == Deadline::Missed {
             return;
         }
         seat.due = None;
-        seat.holder.handle_deadline(&rules, &seat.spot, now);
+        if deadline == Deadline::Told {
+            seat.holder.handle_deadline(&rules, &seat.spot, now);
+        }
         self.pump(at, port, None);
     }
 
@@ -252,7 +256,7 @@ impl<B: Between> Fleet<B> {
         let clock = self.nodes[node].clock;
         let Some(seat) = self.nodes[node].seats[key].as_mut() else { return };
         while let Some(back) = seat.holder.poll_return() {
-            seat.gives_back(&self.rules, &back);
+            seat.loses(back.paid_until, back.units);
             self.ledger.figures.given_back += back.units;
             for latency in self.network.send(node) {
                 self.queue.push(at + latency, Event::Return { node, key, back });
@@ -260,8 +264,9 @@ impl<B: Between> Fleet<B> {
         }
         let Some(due) = seat.holder.poll_deadline(&self.rules) else { return };
         let due = clock.reaches(due).max(at);
-        seat.spins = if due == at { seat.spins + 1 } else { 0 };
-        if seat.spins > SPINS_MAX {
+        let before = if seat.spins.0 == at { seat.spins.1 } else { 0 };
+        seat.spins = (at, if due == at { before + 1 } else { 0 });
+        if seat.spins.1 > SPINS_MAX {
             let detail = format!("key {key}, node {node}: wants to be called for ever at once");
             self.ledger.violate(Check::Quiet, at, detail);
         }
@@ -284,7 +289,7 @@ impl<B: Between> Fleet<B> {
             }
             let request = seat.holder.poll_request(&self.rules, &seat.spot, now, fresh);
             let Some(request) = request else { return };
-            seat.open.push(request.id);
+            seat.asks(request.id);
             self.ledger.asked(place, key, request.ask.want);
             let mut is_sent = false;
             for latency in self.network.send(place) {
@@ -313,7 +318,7 @@ impl<B: Between> Fleet<B> {
                 self.ledger.violate(Check::Answered, at, detail);
                 continue;
             };
-            let Waits { since, cost, .. } = seat.waiting.swap_remove(place);
+            let Waits { since, cost, part, .. } = seat.waiting.swap_remove(place);
             let wait = now.since(since);
             self.ledger.figures.wait_max = self.ledger.figures.wait_max.max(wait);
             // A clock that runs fast may skip a tick.
@@ -324,10 +329,21 @@ impl<B: Between> Fleet<B> {
             match answer {
                 Answer::Admitted(paid) => {
                     let paid_until = paid.until;
-                    seat.loses(&self.rules, paid_until, cost);
+                    seat.loses(paid_until, cost);
                     let by_grant = granted.is_some_and(|(until, _)| until == paid_until);
                     spent += cost;
-                    let it = Admission { at, reading, peak, node, key, cost, paid_until };
+                    let has_waited = true;
+                    let it = Admission {
+                        at,
+                        reading,
+                        peak,
+                        node,
+                        key,
+                        cost,
+                        paid_until,
+                        part,
+                        has_waited,
+                    };
                     self.ledger.admitted(it, by_grant.then_some(&mut late));
                 }
                 Answer::Denied(_) => {
@@ -361,6 +377,17 @@ impl<B: Between> Fleet<B> {
         }
     }
 
+    /// A node gives back what it holds before it goes.
+    fn shut_down(&mut self, at: u64, node: usize) {
+        let (now, incarnation) = (self.nodes[node].clock.read(at), self.nodes[node].incarnation);
+        for key in 0..self.nodes[node].seats.len() {
+            if let Some(seat) = self.nodes[node].seats[key].as_mut() {
+                seat.holder.close(&self.rules, &seat.spot, now);
+                self.pump(at, Port { node, incarnation, key }, None);
+            }
+        }
+    }
+
     fn check_answered(&mut self, at: u64) {
         let seats = self.nodes.iter().flat_map(|node| node.seats.iter().flatten());
         let left: usize = seats.map(|seat| seat.waiting.len()).sum();
@@ -380,7 +407,10 @@ impl<B: Between> Fleet<B> {
                     self.ledger.lost(lost);
                 }
             }
-            Fault::Crash { node } => {
+            Fault::Crash { node, is_clean } => {
+                if is_clean {
+                    self.shut_down(at, node);
+                }
                 let node = &mut self.nodes[node];
                 node.is_up = false;
                 for seat in node.seats.iter_mut().filter_map(Option::take) {
@@ -388,6 +418,8 @@ impl<B: Between> Fleet<B> {
                     self.ledger.figures.crashed += waiting;
                 }
             }
+            // It may have crashed again while it was down.
+            Fault::Restart { node } if self.nodes[node].is_up => {}
             Fault::Restart { node } => {
                 let node = &mut self.nodes[node];
                 node.is_up = true;

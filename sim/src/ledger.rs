@@ -63,11 +63,15 @@ pub(crate) struct Admission {
     pub(crate) key: usize,
     pub(crate) cost: u64,
     pub(crate) paid_until: Micros,
+    /// The hundredth of the window that the request came in, and whether it waited since.
+    pub(crate) part: usize,
+    pub(crate) has_waited: bool,
 }
 
 /// All counts of a run.
 pub(crate) struct Ledger {
     limit: u64,
+    burst: u64,
     window: Span,
     kind: Kind,
     coupling: Coupling,
@@ -78,6 +82,7 @@ pub(crate) struct Ledger {
     /// The most that each node asked for at once, by key.
     wants: Vec<u64>,
     pub(crate) figures: Figures,
+    only: Option<Check>,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -119,6 +124,7 @@ impl Ledger {
         };
         Self {
             limit: setup.limit,
+            burst: setup.burst(),
             window: setup.window,
             kind: setup.strategy,
             coupling,
@@ -128,16 +134,21 @@ impl Ledger {
             books: std::iter::repeat_with(book).take(setup.keys).collect(),
             wants: vec![0; setup.keys * setup.nodes],
             figures: Figures::default(),
+            only: setup.only,
             violation: None,
         }
     }
 
     pub(crate) fn violate(&mut self, check: Check, at: u64, detail: String) {
+        if self.only.is_some_and(|only| only != check) {
+            return;
+        }
         let at = Span::from_us(at);
         self.violation.get_or_insert(Violation { check, at, detail });
     }
 
-    pub(crate) fn offered(&mut self, reading: Micros, key: usize, cost: u64) {
+    /// A request; says in which hundredth of the window it came.
+    pub(crate) fn offered(&mut self, reading: Micros, key: usize, cost: u64) -> usize {
         let part = self.part(reading);
         self.figures.requests += 1;
         self.figures.offered += cost;
@@ -145,6 +156,7 @@ impl Ledger {
             counted.offered += cost;
         }
         self.page(key, reading).offered += cost;
+        part
     }
 
     /// An ask that was sent.
@@ -167,13 +179,16 @@ impl Ledger {
     /// Counts an admission and holds it against the bounds. `late` is what the store has admitted
     /// by itself with the answer that this came with, and is therefore in time.
     pub(crate) fn admitted(&mut self, it: Admission, late: Option<&mut u64>) {
-        let part = self.part(it.reading);
+        let at_once = u64::from(!it.has_waited);
         self.figures.admitted += it.cost;
         self.figures.admissions += 1;
-        if let Some(counted) = self.figures.after_boundary.get_mut(part) {
+        self.figures.at_once += at_once;
+        if let Some(counted) = self.figures.after_boundary.get_mut(it.part) {
             counted.admitted += it.cost;
+            counted.at_once += it.cost * at_once;
         }
-        self.page(it.key, it.reading).during += it.cost;
+        // The store's window is that of the latest instant it has seen.
+        self.page(it.key, it.peak).during += it.cost;
         match self.coupling {
             Coupling::Windowed => {
                 self.check_window(&it);
@@ -218,7 +233,7 @@ impl Ledger {
     fn check_carry_over(&mut self, it: &Admission) {
         let (limit, nodes) = (self.limit, u64::try_from(self.nodes).unwrap_or(u64::MAX));
         let carried = self.books[it.key].wants + nodes * self.low_water;
-        let Page { during, lost, .. } = *self.page(it.key, it.reading);
+        let Page { during, lost, .. } = *self.page(it.key, it.peak);
         let over = during.saturating_sub(limit + lost);
         let worst = Worst { seen: during, bound: limit + lost + carried };
         self.figures.carried = self.figures.carried.max(Some(over));
@@ -242,7 +257,7 @@ impl Ledger {
         let from = book.began.saturating_sub(lease_time.us());
         book.lost.retain(|it| it.at >= from);
         let lost: u64 = book.lost.iter().map(|it| it.units).sum();
-        let bound = limit * period + limit * u128::from(lease_time.us());
+        let bound = u128::from(self.burst) * period + limit * u128::from(lease_time.us());
         let units = |parts: u128| u64::try_from(parts / period).unwrap_or(u64::MAX);
         let seen = book.excess;
         let worst = Worst { seen: units(seen), bound: units(bound) + lost };
@@ -250,7 +265,8 @@ impl Ledger {
         if seen > bound + u128::from(lost) * period {
             let (key, length) = (it.key, it.at - book.began);
             let detail = format!(
-                "key {key}: an interval of {length} us admits {} beyond its rate, the most is {}",
+                "key {key}: an interval of {length} us admits more than {} beyond its rate, the \
+                 most is {}",
                 worst.seen, worst.bound
             );
             self.violate(Check::Interval, it.at, detail);
@@ -275,13 +291,19 @@ impl Ledger {
     pub(crate) fn close(self, setup: &Setup) -> Report {
         let mut figures = self.figures;
         for book in &self.books {
+            // A rate begins with its burst, and what is not asked for fills it up again.
+            let mut unused = if self.kind == Kind::Gcra { self.burst } else { 0 };
             for page in &book.windows[..setup.windows] {
                 let admitted = match self.coupling {
                     Coupling::Windowed => page.paid,
                     Coupling::CarryOver | Coupling::Continuous { .. } => page.during,
                 };
+                let most = self.limit + unused;
+                if self.kind == Kind::Gcra {
+                    unused = most.saturating_sub(page.offered).min(self.burst);
+                }
                 if page.offered > 0 {
-                    figures.windows.add(admitted, page.offered, self.limit);
+                    figures.windows.add(admitted, page.offered, most);
                 }
             }
         }

@@ -18,7 +18,8 @@
 //! - Every request is answered within its deadline by its node's clock, unless its node crashes.
 //! - A denial comes only if the store's rest and the node's own credits, at the grantor's instant,
 //!   were less than the cost. (Not judged where own credits of that window are dying at that very
-//!   instant; how many were judged is printed.)
+//!   instant, or came while the ask was on its way, so that it could not count them. How many were
+//!   judged is printed.)
 //!
 //! # What it assumes
 //! Lease clocks within 1000 ppm of the store's, and a store whose clock does not step forward. Wall
@@ -56,7 +57,7 @@ mod report;
 mod setup;
 mod store;
 
-pub use between::{Between, Heard, Nothing, Published};
+pub use between::{Between, Deadline, Heard, Nothing, Published};
 pub use fleet::run;
 pub use ledger::{Check, Violation};
 pub use report::{Figures, Part, Report, Windows, Worst};

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use admittance_core::learn::Sizer;
-use admittance_core::lease::{Coupling, GiveBack, Grant, Holder, LeaseId, Rules, Word, WordCell};
+use admittance_core::lease::{self, Coupling, Grant, Holder, LeaseId, Rules, Word, WordCell};
 use admittance_core::{Cost, Micros};
 
 use crate::between::Between;
@@ -51,9 +51,11 @@ pub(crate) struct Seat<B> {
     pub(crate) waiting: Vec<Waits>,
     /// Attempts whose answer has not come.
     pub(crate) open: Vec<LeaseId>,
-    /// Calls in a row that wanted another one at once.
-    pub(crate) spins: u32,
+    /// The true instant of the last call, and how many calls in a row wanted another one then.
+    pub(crate) spins: (u64, u32),
     shadow: Vec<Shadow>,
+    /// Whether it was granted anything since it last asked.
+    has_gained: bool,
 }
 
 /// A request that waits for an answer.
@@ -63,6 +65,8 @@ pub(crate) struct Waits {
     /// When it came, on the node's clock.
     pub(crate) since: Micros,
     pub(crate) cost: u64,
+    /// The hundredth of the window that it came in.
+    pub(crate) part: usize,
 }
 
 /// What the node must hold of one window, counted from outside the holder.
@@ -84,27 +88,29 @@ impl<B: Between> Seat<B> {
             is_refilling: false,
             waiting: Vec::new(),
             open: Vec::new(),
-            spins: 0,
+            spins: (0, 0),
             shadow: Vec::new(),
+            has_gained: false,
         }
+    }
+
+    /// Counts an ask that is sent.
+    pub(crate) fn asks(&mut self, id: LeaseId) {
+        self.open.push(id);
+        self.has_gained = false;
     }
 
     /// Counts units that a grant brought.
     pub(crate) fn gains(&mut self, rules: &Rules, sent: Micros, now: Micros, grant: &Grant) {
+        self.has_gained |= grant.granted > 0;
+        if rules.coupling() != Coupling::Windowed {
+            return;
+        }
         // What is long dead is of no interest and would pile up.
         self.shadow.retain(|it| it.units > 0 && now < it.expiry);
-        let paid_until = account(rules, grant.decision.reset_at);
-        let life = match rules.coupling() {
-            Coupling::Windowed => {
-                admittance_core::lease::lifetime(grant.decision.reset_at.since(grant.at))
-            }
-            // Whatever dies there is given back, which is counted.
-            Coupling::Continuous { .. } | Coupling::CarryOver => None,
-        };
-        let expiry = match rules.coupling() {
-            Coupling::Windowed => life.map_or(sent, |life| sent + life),
-            Coupling::Continuous { .. } | Coupling::CarryOver => Micros::HORIZON,
-        };
+        let paid_until = grant.decision.reset_at;
+        let life = lease::lifetime(paid_until.since(grant.at));
+        let expiry = life.map_or(sent, |life| sent + life);
         match self.shadow.iter_mut().find(|it| it.paid_until == paid_until) {
             Some(it) => {
                 it.units += grant.granted;
@@ -115,21 +121,21 @@ impl<B: Between> Seat<B> {
     }
 
     /// Counts units that were spent or given back.
-    pub(crate) fn loses(&mut self, rules: &Rules, paid_until: Micros, units: u64) {
-        let paid_until = account(rules, paid_until);
+    pub(crate) fn loses(&mut self, paid_until: Micros, units: u64) {
         if let Some(it) = self.shadow.iter_mut().find(|it| it.paid_until == paid_until) {
             it.units = it.units.saturating_sub(units);
         }
     }
 
-    pub(crate) fn gives_back(&mut self, rules: &Rules, back: &GiveBack) {
-        self.loses(rules, back.paid_until, back.units);
-    }
-
     /// What it holds that can be added to a grant paid by the window that ends at `paid_until`;
-    /// `None` if some of it is dying, so that it cannot be told from outside.
+    /// `None` if some of it is dying, or came after the last ask, which could not count it.
     pub(crate) fn own(&self, rules: &Rules, now: Micros, paid_until: Micros) -> Option<u64> {
-        let paid_until = account(rules, paid_until);
+        if self.has_gained {
+            return None;
+        }
+        if rules.coupling() != Coupling::Windowed {
+            return Some(self.holder.held().saturating_sub(self.spot.spent()));
+        }
         match self.shadow.iter().find(|it| it.paid_until == paid_until) {
             Some(it) => (now < it.expiry).then_some(it.units),
             None => Some(0),
@@ -137,16 +143,13 @@ impl<B: Between> Seat<B> {
     }
 }
 
-/// Which credits can be added up: those of one window, or all.
-fn account(rules: &Rules, paid_until: Micros) -> Micros {
-    if rules.coupling() == Coupling::Windowed { paid_until } else { Micros::ZERO }
-}
-
 /// The cell of a key: in one thread a swap is a swap.
 pub(crate) struct Spot<B> {
     between: B,
     word: Cell<Word>,
     paid_until: Cell<Micros>,
+    /// What was spent since the holder last looked.
+    spent: Cell<u64>,
     kept: Cell<u64>,
 }
 
@@ -156,6 +159,7 @@ impl<B: Between> Spot<B> {
             between,
             word: Cell::new(Word::EMPTY),
             paid_until: Cell::new(Micros::ZERO),
+            spent: Cell::new(0),
             kept: Cell::new(0),
         }
     }
@@ -164,7 +168,14 @@ impl<B: Between> Spot<B> {
     pub(crate) fn spend(&self, now: Micros, cost: Cost) -> Option<(u64, Micros)> {
         let next = self.word.get().spend(now, cost)?;
         self.word.set(next);
+        self.spent.set(self.spent.get() + cost.units());
         Some((next.credits(), self.paid_until.get()))
+    }
+}
+
+impl<B> Spot<B> {
+    fn spent(&self) -> u64 {
+        self.spent.get()
     }
 }
 
@@ -174,6 +185,7 @@ impl<B: Between> WordCell for Spot<B> {
         let published = self.between.publish(&mut kept, self.word.get(), next);
         self.kept.set(kept);
         self.word.set(published.stored);
+        self.spent.set(0);
         self.paid_until.set(paid_until);
         published.told
     }

@@ -52,7 +52,7 @@ pub(crate) struct Facts {
 pub(crate) enum Fault {
     Cut(Vec<usize>),
     Heal(Vec<usize>),
-    Crash { node: usize },
+    Crash { node: usize, is_clean: bool },
     Restart { node: usize },
     StoreDown,
     StoreUp { lag: Span, step: Span },

@@ -41,6 +41,8 @@ pub struct Figures {
     pub crashed: u64,
     /// Asks that were sent, in messages.
     pub asks: u64,
+    /// Of these, answered by the store with nothing.
+    pub refusals: u64,
     /// Granted by the store.
     pub granted: u64,
     /// Of these, heard by the node that asked.
@@ -53,7 +55,7 @@ pub struct Figures {
     pub restored: u64,
     /// Per window.
     pub windows: Windows,
-    /// In the first hundredth of each window, the second, and the third.
+    /// By requests that came in the first hundredth of a window, the second, and the third.
     pub after_boundary: [Part; 3],
     /// Continuous: what the worst interval admits beyond its rate, against burst + rate·e.
     pub interval: Option<Worst>,
@@ -92,6 +94,8 @@ pub struct Windows {
     pub possible: u64,
     /// How many were asked for at least a tenth more than the limit.
     pub saturated: u64,
+    /// What those could have admitted.
+    pub saturated_possible: u64,
     /// Admitted by those.
     pub saturated_admitted: u64,
     /// The least that one of those admitted.
@@ -106,6 +110,7 @@ impl Windows {
         self.possible += offered.min(limit);
         if offered >= limit + limit.div_ceil(10) {
             self.saturated += 1;
+            self.saturated_possible += limit;
             self.saturated_admitted += admitted;
             let least = self.saturated_min.map_or(admitted, |least| least.min(admitted));
             self.saturated_min = Some(least);
@@ -118,8 +123,10 @@ impl Windows {
 pub struct Part {
     /// Asked for in it.
     pub offered: u64,
-    /// Admitted in it.
+    /// Of this, admitted.
     pub admitted: u64,
+    /// Of this, without a wait.
+    pub at_once: u64,
 }
 
 /// A bound and how near to it a run came.
@@ -148,7 +155,7 @@ impl Report {
     #[must_use]
     pub fn saturated_utilisation(&self) -> u64 {
         let windows = &self.figures.windows;
-        share(windows.saturated_admitted, windows.saturated * self.setup.limit)
+        share(windows.saturated_admitted, windows.saturated_possible)
     }
 }
 
@@ -194,27 +201,34 @@ impl fmt::Display for Report {
             writeln!(f, "  when saturated    {all} % in {count} windows, the worst one {least} %")?;
         }
         if setup.strategy == Kind::FixedWindow {
-            let [first, second, third] =
-                it.after_boundary.map(|part| percent(part.admitted, part.offered));
-            writeln!(
-                f,
-                "after a boundary    {first} % of what is offered is admitted in the first hundredth \
-                 of a window, {second} % in the second, {third} % in the third"
-            )?;
+            write!(f, "after a boundary   ")?;
+            for (part, name) in it.after_boundary.iter().zip(["first", "second", "third"]) {
+                let (all, at_once) =
+                    (percent(part.admitted, part.offered), percent(part.at_once, part.offered));
+                write!(f, " {name} hundredth: {all} % admitted, {at_once} % at once;")?;
+            }
+            writeln!(f)?;
         }
         // Not a percentage: round trips for a hundred requests, with their two places.
         let per_request = Hundredths(share(it.asks, it.requests));
-        writeln!(f, "round trips         {}: {per_request} per 100 requests", it.asks)?;
+        let useful = Hundredths(share(it.asks - it.refusals.min(it.asks), it.admissions));
         writeln!(
             f,
-            "requests            {}: {} admitted ({} at once), {} denied, {} unanswered, {} crashed",
+            "round trips         {}: {per_request} per 100 requests; without the {} that found \
+             nothing left, {useful} per 100 admitted",
+            it.asks, it.refusals
+        )?;
+        writeln!(
+            f,
+            "requests            {}: {} admitted ({} at once), {} denied, {} unanswered, \
+             {} crashed",
             it.requests, it.admissions, it.at_once, it.denials, it.unanswered, it.crashed
         )?;
         writeln!(f, "longest wait        {} us", it.wait_max.us())?;
         writeln!(
             f,
-            "units               {} granted: {} spent, {} expired, {} lost on the way, {} given back \
-             ({} restored); {} lost by the store",
+            "units               {} granted: {} spent, {} expired, {} lost on the way, \
+             {} given back ({} restored); {} lost by the store",
             it.granted,
             it.admitted,
             it.expired(),

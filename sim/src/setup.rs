@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::ledger::Check;
 use admittance_core::learn::{LeaseCost, Sizer};
 use admittance_core::lease::{DRIFT_MAX_PPM, Rules};
 use admittance_core::{Builtin, Cost, Gcra, Span, Tat, Window};
@@ -17,6 +18,8 @@ pub struct Setup {
     pub keys: usize,
     /// Units per window, or per period.
     pub limit: u64,
+    /// Continuous: the most at one instant; the limit if nobody says.
+    pub burst: Option<u64>,
     /// How long a window, or a period, is.
     pub window: Span,
     /// How the limit decides.
@@ -43,6 +46,8 @@ pub struct Setup {
     pub lease_time: Option<Span>,
     /// What goes wrong.
     pub faults: Faults,
+    /// What ends the run, if it is not all of it: a mutant may break several bounds.
+    pub only: Option<Check>,
 }
 
 /// How the shared limit decides.
@@ -50,7 +55,7 @@ pub struct Setup {
 pub enum Kind {
     /// A budget per window.
     FixedWindow,
-    /// A rate with a burst; the burst is the limit of a period.
+    /// A rate with a burst.
     Gcra,
 }
 
@@ -126,6 +131,7 @@ impl Setup {
             nodes: 8,
             keys: 1,
             limit: 10_000,
+            burst: None,
             window: Span::from_secs(2),
             strategy: Kind::FixedWindow,
             batch: Batch::Learned,
@@ -139,6 +145,7 @@ impl Setup {
             deadline: Span::from_ms(20),
             lease_time: None,
             faults: Faults::NONE,
+            only: None,
         }
     }
 
@@ -152,7 +159,7 @@ impl Setup {
             Kind::FixedWindow => Window::fixed(self.limit, self.window).map(Builtin::from),
             Kind::Gcra => {
                 let (limit, period) = (self.limit, self.window);
-                Tat::gcra(Gcra { limit, period, burst: limit }).map(Builtin::from)
+                Tat::gcra(Gcra { limit, period, burst: self.burst() }).map(Builtin::from)
             }
         };
         let strategy = strategy.map_err(InvalidSetup::new)?;
@@ -161,10 +168,10 @@ impl Setup {
         rules.deadline = self.deadline;
         rules.idle_after = self.idle_after;
         let rules = if self.is_coupled { rules } else { rules.carry_over() };
-        let limit = Cost::new(self.limit).unwrap_or(Cost::MAX);
+        let limit = Cost::new(strategy.limit()).unwrap_or(Cost::MAX);
         let cost = LeaseCost::new(limit).with_demand_max(match &strategy {
             Builtin::Tat(tat) => {
-                Cost::new(self.limit + tat.units_in(self.lease_time())).unwrap_or(Cost::MAX)
+                Cost::new(tat.limit() + tat.units_in(self.lease_time())).unwrap_or(Cost::MAX)
             }
             _ => limit,
         });
@@ -176,11 +183,24 @@ impl Setup {
         Ok((rules, sizer))
     }
 
-    /// How long credits of a continuous limit live: as said, or a second, or a period if that is
-    /// less.
+    /// The most at one instant.
+    #[must_use]
+    pub fn burst(&self) -> u64 {
+        match self.strategy {
+            Kind::FixedWindow => self.limit,
+            Kind::Gcra => self.burst.unwrap_or(self.limit),
+        }
+    }
+
+    /// How long credits of a continuous limit live: as said, or a second, or the time in which a
+    /// whole burst comes back if that is less.
     #[must_use]
     pub fn lease_time(&self) -> Span {
-        self.lease_time.unwrap_or_else(|| self.window.min(Span::from_secs(1)))
+        self.lease_time.unwrap_or_else(|| {
+            let whole = u128::from(self.window.us()) * u128::from(self.burst());
+            let whole = u64::try_from(whole / u128::from(self.limit.max(1))).unwrap_or(u64::MAX);
+            Span::from_us(whole).min(Span::from_secs(1))
+        })
     }
 
     fn check_ranges(&self) -> Result<(), InvalidSetup> {
@@ -201,8 +221,8 @@ impl Setup {
         } else if lived < shortest || self.window > WINDOW_MAX {
             let (least, most) = (shortest.us(), WINDOW_MAX.us());
             format!("a window or lease time of {} us: from {least} to {most}", lived.us())
-        } else if self.cost_max == 0 || self.cost_max > self.limit {
-            format!("costs up to {}: from 1 to the limit", self.cost_max)
+        } else if self.cost_max == 0 || self.cost_max > self.burst() {
+            format!("costs up to {}: from 1 to the limit, or the burst", self.cost_max)
         } else if self.faults.drift_ppm > drift_max {
             let given = self.faults.drift_ppm;
             format!("clocks that drift by {given} ppm: leases assume at most {drift_max}")
