@@ -101,8 +101,8 @@ fn what_cannot_be_is_refused_where_it_stands() {
         ),
         (
             "{ strategy: slidingWindow, limit: 9, period: 1m, twoTier: { batch: 5 } }".to_owned(),
-            "55:.twoTier: sliding windows, sliding logs and rolling quotas cannot be leased: what a \
-             lease spends late would belong to a window already judged; use mode strict or \
+            "55:.twoTier: sliding windows, sliding logs and rolling quotas cannot be leased: what \
+             a lease spends late would belong to a window already judged; use mode strict or \
              cached-deny",
         ),
         (
