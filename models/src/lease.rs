@@ -171,14 +171,13 @@ impl Reach {
     fn property(self) -> Property<Leasing> {
         match self {
             Self::TheBound => Property::sometimes(REACHED, |model: &Leasing, fleet: &Fleet| {
-                let units = if let Bound::PerInterval(_) = model.bound {
-                    // Whole units: a lease dies a little before its time.
-                    let unit = model.setting.window;
-                    return model.most(fleet).0 / unit == model.allowed() / unit;
-                } else {
-                    model.most(fleet)
+                let (units, lost) = model.most(fleet);
+                // An interval's are in parts of units, and a lease dies a little before its time.
+                let parts = match model.bound {
+                    Bound::PerInterval(_) => model.setting.window,
+                    Bound::PerPayingWindow(_) | Bound::PerWindow(_) => 1,
                 };
-                units == (model.allowed(), 0)
+                (units / parts, lost) == (model.allowed() / parts, 0)
             }),
             Self::TheBoundWithLosses => {
                 Property::sometimes(REACHED, |model: &Leasing, fleet: &Fleet| {
@@ -221,7 +220,7 @@ impl Checked for Leasing {
 pub fn clocks(nodes: usize) -> Vec<NodeClock> {
     let clock = |place: u64| NodeClock {
         start: 1_000_000_007 * (place + 1),
-        slow_ppm: if place % 2 == 0 { admittance_core::lease::DRIFT_MAX_PPM } else { 0 },
+        slow_ppm: if place.is_multiple_of(2) { admittance_core::lease::DRIFT_MAX_PPM } else { 0 },
         wall_behind: 180_000_000 * (place + 1),
     };
     (0..nodes as u64).map(clock).collect()

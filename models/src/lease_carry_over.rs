@@ -82,22 +82,14 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
     vec![
         (Case { budget: checks(4), ..plain }, vec![TheBound, SpentLocally]),
         (Case { budget: Budget { copies: 1, ..checks(4) }, halves: 0, ..plain }, vec![TheBound]),
-        (
-            Case { limit: 5, size: 2, low_water: 1, halves: 0, budget: checks(10), ..plain },
-            vec![TheBound],
-        ),
+        (Case { limit: 6, low_water: 1, halves: 0, budget: checks(12), ..plain }, vec![TheBound]),
         (
             Case { budget: Budget { closes: 1, crashes: 1, ..checks(3) }, halves: 0, ..plain },
             vec![GivenBack],
         ),
-        (
-            Case { nodes: 2, limit: 2, size: 1, halves: 0, budget: checks(4), ..plain },
-            vec![TheBound],
-        ),
-        (
-            Case { nodes: 4, limit: 4, size: 1, halves: 0, budget: checks(4), ..plain },
-            vec![SpentLocally],
-        ),
+        (Case { nodes: 2, limit: 4, halves: 0, budget: checks(8), ..plain }, vec![TheBound]),
+        (Case { nodes: 4, limit: 4, size: 1, halves: 0, budget: checks(4), ..plain }, vec![]),
+        (Case { nodes: 8, limit: 2, halves: 0, budget: checks(3), ..plain }, vec![SpentLocally]),
     ]
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Guarantee
 //! Every interval of length d admits at most burst + rate·(d + e), for any number of nodes, where e
-//! is the lease time: checked over all pairs of admissions. What a waiting request was granted counts
-//! at the store's instant, what was spent of a lease at the instant of the decision.
+//! is the lease time: checked over all pairs of admissions. What a waiting request was granted
+//! counts at the store's instant, what was spent of a lease at the instant of the decision.
 //!
 //! # Proven by
 //! `tests/lease_continuous.rs`, with the mutants.

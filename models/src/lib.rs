@@ -8,6 +8,8 @@
 //! - [`carry_over`]: plain leasing with credits that survive the window. Its state counts are
 //!   known, so that they show that the checker visits what it should; its overshoot grows with the
 //!   nodes.
+//! - [`lease_windowed`], [`lease_continuous`], [`lease_carry_over`]: the shipped machines in the
+//!   three forms of leasing, against a network, clocks, nodes and a store that do as they like.
 //! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
@@ -50,7 +52,7 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 3] = [
+pub const MODELS: [Entry; 5] = [
     Entry {
         name: "carry-over",
         about: "plain leasing whose credits survive the window; known state counts",
@@ -60,6 +62,16 @@ pub const MODELS: [Entry; 3] = [
         name: "lease-windowed",
         about: "the shipped machines, credits coupled to the window that paid",
         run: lease_windowed::run,
+    },
+    Entry {
+        name: "lease-continuous",
+        about: "the shipped machines on a continuous limit, credits that live for a lease time",
+        run: lease_continuous::run,
+    },
+    Entry {
+        name: "lease-carry-over",
+        about: "the shipped machines with credits that survive the window",
+        run: lease_carry_over::run,
     },
     Entry {
         name: "trade-off",

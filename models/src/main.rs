@@ -9,8 +9,9 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
         ["list"] => {
-            for Entry { name, about, .. } in MODELS {
-                println!("{name:12} {about}");
+            for Entry { name, about, run } in MODELS {
+                let states: usize = run(false).iter().map(|report| report.states).sum();
+                println!("{name:17} {states:9} states  {about}");
             }
             ExitCode::SUCCESS
         }

@@ -432,12 +432,10 @@ fn what_core_refuses_is_reported_at_its_key() {
 #[test]
 fn what_later_versions_serve_is_refused_by_name() {
     for block in [
-        "twoTier",
         "tokenBudget",
         "fleetBudget",
         "concurrency",
         "distributedConcurrency",
-        "federated",
         "load",
         "cost",
         "joint",

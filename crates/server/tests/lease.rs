@@ -40,9 +40,15 @@ fn blocks_resolve_to_tiers() {
         ("twoTier: { mode: strict }", TierConfig::Strict),
         ("twoTier: { mode: cached-deny }", TierConfig::CachedDeny),
         ("twoTier: { batch: 25 }", TierConfig::Leased(fixed(25))),
-        ("twoTier: { mode: leased, batch: 25, windowCoupled: true }", TierConfig::Leased(fixed(25))),
+        (
+            "twoTier: { mode: leased, batch: 25, windowCoupled: true }",
+            TierConfig::Leased(fixed(25)),
+        ),
         ("twoTier: { batch: learned }", TierConfig::Leased(learned)),
-        ("federated: { batch: 16, region: eu, prefix: \"tk:fed\" }", TierConfig::Federated(fixed(16))),
+        (
+            "federated: { batch: 16, region: eu, prefix: \"tk:fed\" }",
+            TierConfig::Federated(fixed(16)),
+        ),
         ("federated: {}", TierConfig::Federated(fixed(16))),
     ] {
         assert_eq!(tier(&format!("{{ {WINDOW}, {block} }}")), resolved, "{block}");
@@ -74,19 +80,19 @@ fn what_cannot_be_is_refused_where_it_stands() {
     for (spec, said) in [
         (
             format!("{{ {WINDOW}, twoTier: {{}} }}"),
-            "54:.twoTier.batch: missing; mode leased needs it, e.g. batch: 100 or batch: learned",
+            "55:.twoTier.batch: missing; mode leased needs it, e.g. batch: 100 or batch: learned",
         ),
         (
             format!("{{ {WINDOW}, twoTier: {{ batch: 0 }} }}"),
-            "72:.twoTier.batch: must be at least 1, or learned, or predictive",
+            "73:.twoTier.batch: must be at least 1, or learned, or predictive",
         ),
         (
             format!("{{ {WINDOW}, twoTier: {{ batch: 5, lowwater: 1 }} }}"),
-            "75:.twoTier.lowwater: unknown key; did you mean `lowWater`?",
+            "76:.twoTier.lowwater: unknown key; did you mean `lowWater`?",
         ),
         (
             format!("{{ {WINDOW}, twoTier: {{ batch: 5 }}, federated: {{}} }}"),
-            "77:.federated: does not go with twoTier; keep one",
+            "78:.federated: does not go with twoTier; keep one",
         ),
         (
             format!("{{ {GCRA}, federated: {{}} }}"),
@@ -95,8 +101,8 @@ fn what_cannot_be_is_refused_where_it_stands() {
         ),
         (
             "{ strategy: slidingWindow, limit: 9, period: 1m, twoTier: { batch: 5 } }".to_owned(),
-            "55:.twoTier: sliding windows, sliding logs and rolling quotas cannot be leased: what a \
-             lease spends late would belong to a window already judged; use mode strict or \
+            "55:.twoTier: sliding windows, sliding logs and rolling quotas cannot be leased: what \
+             a lease spends late would belong to a window already judged; use mode strict or \
              cached-deny",
         ),
         (
@@ -182,9 +188,8 @@ async fn two_instances_on_one_store_lend_one_limit_and_give_back_what_they_hold(
     let text = "limiters:\n  p: { strategy: fixedWindow, limit: 100, period: 1h, \
                 twoTier: { batch: 60 } }\n";
     let config = Config::parse("policies.yaml", text, Fail::Closed).expect("valid");
-    let instance = || {
-        Arc::new(Service::on_store(&config, &store, &GuardSettings::default()).expect("exact"))
-    };
+    let instance =
+        || Arc::new(Service::on_store(&config, &store, &GuardSettings::default()).expect("exact"));
     let (one, two) = (instance(), instance());
     let check = |service: Arc<Service>| async move {
         service.check("p", "k", Cost::ONE).await.expect("decided")

@@ -6,90 +6,21 @@
 //! [`Builtin::give_back`]. What is here is time, messages, crashes, and the counting of what was
 //! admitted. A [`Twist`] changes what goes into or comes out of the machines: the mutants.
 
+#[path = "events.rs"]
+mod events;
+#[path = "setting.rs"]
+mod setting;
+
+pub use events::{Admitted, Message, Seen, Step};
+pub use setting::{Budget, NodeClock, Setting, Twist};
+
 use std::cell::Cell;
 
 use admittance_core::lease::{
-    Answer, Coupling, GiveBack, Grant, Holder, LeaseId, Missed, Request, Rules, Waiter, Word,
-    WordCell,
+    Answer, GiveBack, Grant, Holder, LeaseId, Missed, Request, Rules, Waiter, Word, WordCell,
 };
 use admittance_core::{Builtin, BuiltinState, Cost, Micros, TatState, WindowState};
-
-/// A fleet to run, and how much of everything may happen to it.
-#[derive(Clone, Debug)]
-pub struct Setting {
-    /// How the key is leased.
-    pub rules: Rules,
-    /// What a lease asks for.
-    pub size: u64,
-    /// How long a window lasts; for a continuous limit, nothing in particular.
-    pub window: u64,
-    /// The clock of each node.
-    pub clocks: Vec<NodeClock>,
-    /// What the store's clock reads at the start, after the beginning of a window.
-    pub phase: u64,
-    /// Instants at which time stops, beside those at which somebody has to act.
-    pub grid: u64,
-    /// When the run ends.
-    pub horizon: u64,
-    /// What requests cost.
-    pub costs: Vec<u64>,
-    /// What may happen.
-    pub budget: Budget,
-    /// What is broken.
-    pub twist: Twist,
-}
-
-/// A node's clocks, in ticks of true time.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NodeClock {
-    /// What the lease clock reads at the start.
-    pub start: u64,
-    /// How much slower than the store's it runs, in parts per million.
-    pub slow_ppm: u64,
-    /// How far the wall clock is behind the store's. Only a mutant looks at it.
-    pub wall_behind: u64,
-}
-
-/// How often each thing may still happen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Budget {
-    /// Requests of clients.
-    pub checks: u8,
-    /// Messages delivered once more.
-    pub copies: u8,
-    /// Nodes that crash and start anew.
-    pub crashes: u8,
-    /// Times that the store loses everything it acknowledged.
-    pub losses: u8,
-    /// Nodes that close.
-    pub closes: u8,
-    /// Requests that stall between reading the word and swapping it.
-    pub stalls: u8,
-}
-
-/// What is done wrong. Nothing, or one of the mistakes that the bounds must not survive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twist {
-    /// Nothing.
-    #[default]
-    None,
-    /// Credits do not die.
-    NoExpiry,
-    /// A lease lives from when its grant arrived.
-    LifeFromArrival,
-    /// A lease lives until the end of its window on the node's wall clock.
-    WallClock,
-    /// A grant makes older credits live as long as itself.
-    OneExpiry,
-    /// Every attempt has the same id.
-    IdsReused,
-    /// The grantor takes back from a lease as often as it is told to.
-    GivenBackTwice,
-    /// A continuous give-back restores all of it.
-    RefundInFull,
-    /// The node says that it gives up credits and keeps them.
-    KeepsWhatItGivesBack,
-}
+use events::{add, order};
 
 /// The fleet between two steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -158,78 +89,6 @@ struct ByStore {
     before: u64,
 }
 
-/// What is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Message {
-    /// To the store.
-    Request(usize, Request),
-    /// To a node; and what the store had left before.
-    Reply(usize, LeaseId, Grant, u64),
-    /// To the store.
-    GiveBack(GiveBack),
-}
-
-/// What was admitted, as far as the bounds look at it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Admitted {
-    /// Units by the end of the window that paid, latest last; for carry-over, by the window in
-    /// which they were admitted.
-    pub windows: Vec<(Micros, u64)>,
-    /// Acknowledged grants that the store lost, by window.
-    pub lost: Vec<(Micros, u64)>,
-    /// For a continuous limit: when how many units were admitted.
-    pub history: Vec<(u64, u64)>,
-    /// The most, over all intervals so far, by which an interval's admissions exceed rate times
-    /// length; in 1/`window` units.
-    pub excess: u64,
-    /// A decision whose clock reading lies outside the window that paid for it.
-    pub outside: bool,
-    /// A denial although the store and the node together had enough.
-    pub stranded: bool,
-}
-
-/// One step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A request of a client at a node.
-    Check(usize, u64),
-    /// A request reads the node's clock and word.
-    Read(usize),
-    /// It swaps the word, if that is still there.
-    Swap(usize),
-    /// A message arrives.
-    Deliver(usize),
-    /// A message arrives and is still under way.
-    Copy(usize),
-    /// A node's driver lets it know the time.
-    Deadline(usize),
-    /// A node crashes and starts anew.
-    Crash(usize),
-    /// A node closes.
-    Close(usize),
-    /// The store loses everything.
-    Lose,
-    /// Time goes on to the next instant at which anything can happen.
-    Wait,
-}
-
-/// What one step did, for `sometimes`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    /// Credits were spent without a message.
-    pub spent_locally: bool,
-    /// A give-back restored something.
-    pub given_back: bool,
-    /// A grant that came after its deadline became credits.
-    pub late_used: bool,
-    /// A request that waited was asked for again.
-    pub asked_again: bool,
-    /// A request was denied.
-    pub denied: bool,
-    /// The fail mode had to answer.
-    pub unanswered: bool,
-}
-
 struct NodeCell<'a> {
     cell: Cell<(Word, Micros)>,
     setting: &'a Setting,
@@ -252,39 +111,6 @@ impl WordCell for NodeCell<'_> {
             Word::from_bits(u128::from(expiry) << 64 | next.to_bits() & u128::from(u64::MAX))
         });
         self.cell.replace((next, paid_until)).0
-    }
-}
-
-impl NodeClock {
-    /// What the lease clock reads at true time `now`.
-    fn read(&self, now: u64) -> Micros {
-        let runs = u128::from(now) * u128::from(MILLION - self.slow_ppm) / u128::from(MILLION);
-        instant(self.start + u64::try_from(runs).unwrap_or(u64::MAX))
-    }
-
-    /// The first true time at which the lease clock reads `at`.
-    fn when(&self, at: Micros) -> u64 {
-        let runs = u128::from(at.epoch_us().saturating_sub(self.start)) * u128::from(MILLION);
-        u64::try_from(runs.div_ceil(u128::from(MILLION - self.slow_ppm))).unwrap_or(u64::MAX)
-    }
-}
-
-impl Setting {
-    fn store_at(&self, now: u64) -> Micros {
-        instant(self.window * FIRST_WINDOW + self.phase + now)
-    }
-
-    /// The end of the window that true time `now` lies in, on the store's clock.
-    fn window_end(&self, now: u64) -> Micros {
-        instant((self.store_at(now).epoch_us() / self.window + 1) * self.window)
-    }
-
-    fn is_carry_over(&self) -> bool {
-        self.rules.coupling() == Coupling::CarryOver
-    }
-
-    fn is_continuous(&self) -> bool {
-        matches!(self.rules.coupling(), Coupling::Continuous { .. })
     }
 }
 
@@ -707,26 +533,6 @@ impl Fleet {
     }
 }
 
-impl Admitted {
-    /// Adds to the history of a continuous limit, of which one unit comes back per `unit` ticks, and
-    /// looks at every interval that this lies in.
-    fn admit_at(&mut self, at: u64, units: u64, unit: u64) {
-        let place = self.history.partition_point(|(known, _)| *known < at);
-        match self.history.get_mut(place) {
-            Some((known, sum)) if *known == at => *sum += units,
-            _ => self.history.insert(place, (at, units)),
-        }
-        for first in 0..=place {
-            let mut sum: u64 = self.history[first..place].iter().map(|(_, units)| units).sum();
-            for last in place..self.history.len() {
-                sum += self.history[last].1;
-                let length = self.history[last].0 - self.history[first].0;
-                self.excess = self.excess.max((sum * unit).saturating_sub(length));
-            }
-        }
-    }
-}
-
 /// The costs that the next attempt asks for: all that wait, as far as one limit goes.
 fn prefix(waiting: &[(u64, u64)], answered: &[(u64, Answer)], limit: u64) -> u64 {
     let mut sum: u64 = 0;
@@ -756,24 +562,6 @@ fn left(strategy: &Builtin, state: Option<&BuiltinState>, at: Micros) -> u64 {
     strategy.peek(state, at).remaining
 }
 
-fn add(sums: &mut Vec<(Micros, u64)>, key: Micros, units: u64) {
-    match sums.iter_mut().find(|(known, _)| *known == key) {
-        Some((_, sum)) => *sum += units,
-        None => {
-            sums.push((key, units));
-            sums.sort_unstable();
-        }
-    }
-}
-
-fn order(message: &Message) -> (u8, usize, LeaseId, u64, u64) {
-    match message {
-        Message::Request(place, request) => (0, *place, request.id, request.ask.want, 0),
-        Message::Reply(place, id, grant, _) => (1, *place, *id, grant.granted, grant.at.epoch_us()),
-        Message::GiveBack(back) => (2, 0, back.id, back.units, 0),
-    }
-}
-
 impl Own {
     fn wrap(self) -> BuiltinState {
         match self {
@@ -790,15 +578,6 @@ impl Own {
         }
     }
 }
-
-fn instant(us: u64) -> Micros {
-    Micros::saturating_from_epoch_us(us)
-}
-
-const MILLION: u64 = 1_000_000;
-
-/// The store's clock does not start at the epoch.
-const FIRST_WINDOW: u64 = 1_000;
 
 /// Attempts of a node that are remembered.
 const SENT_MAX: usize = 8;
