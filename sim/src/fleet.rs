@@ -17,7 +17,7 @@ use crate::faults;
 use crate::ledger::{Admission, Check, Ledger};
 use crate::network::Network;
 use crate::node::{Node, Waits};
-use crate::queue::{Event, Facts, Fault, Port, Queue};
+use crate::queue::{Event, Facts, Fault, Own, Port, Queue};
 use crate::report::Report;
 use crate::setup::{InvalidSetup, Setup};
 use crate::store::Store;
@@ -217,7 +217,7 @@ impl<B: Between> Fleet<B> {
         let (rules, paid_until) = (self.rules, grant.decision.reset_at);
         let own = self.living(port).and_then(|node| {
             let now = node.clock.read(at);
-            node.seats[key].as_ref().map_or(Some(0), |seat| seat.own(&rules, now, paid_until))
+            node.seats[key].as_ref().and_then(|seat| seat.own(&rules, now, paid_until))
         });
         let facts = Facts { left, own, need: grant.granted.min(ask.need) };
         let mut is_sent = false;
@@ -365,16 +365,21 @@ impl<B: Between> Fleet<B> {
             self.ledger.violate(Check::Denial, at, detail);
             return;
         };
-        let Some(own) = own else { return };
+        let Some(Own { units: own, overtook }) = own else { return };
         self.ledger.figures.denials_judged += 1;
-        if left + own >= cost + spent {
-            let Port { node, key, .. } = port;
-            let detail = format!(
-                "key {key}, node {node}: denied {cost} after {spent} with {left} left in the store \
-                 and {own} on the node"
-            );
-            self.ledger.violate(Check::Denial, at, detail);
+        if left + own < cost + spent {
+            return;
         }
+        if left + own - overtook < cost + spent {
+            self.ledger.figures.denials_overtaken += 1;
+            return;
+        }
+        let Port { node, key, .. } = port;
+        let detail = format!(
+            "key {key}, node {node}: denied {cost} after {spent} with {left} left in the store and \
+             {own} on the node"
+        );
+        self.ledger.violate(Check::Denial, at, detail);
     }
 
     /// A node gives back what it holds before it goes.

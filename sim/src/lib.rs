@@ -18,8 +18,8 @@
 //! - Every request is answered within its deadline by its node's clock, unless its node crashes.
 //! - A denial comes only if the store's rest and the node's own credits, at the grantor's instant,
 //!   were less than the cost. (Not judged where own credits of that window are dying at that very
-//!   instant, or came while the ask was on its way, so that it could not count them. How many were
-//!   judged is printed.)
+//!   instant; the count of those judged is printed. Credits that reach the node while its ask is on
+//!   its way are not counted by it; denials that they would have prevented are counted apart.)
 //!
 //! # What it assumes
 //! Lease clocks within 1000 ppm of the store's, and a store whose clock does not step forward. Wall

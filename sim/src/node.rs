@@ -8,6 +8,7 @@ use admittance_core::{Cost, Micros};
 
 use crate::between::Between;
 use crate::clock::LeaseClock;
+use crate::queue::Own;
 
 /// One process of the fleet.
 pub(crate) struct Node<B> {
@@ -54,8 +55,8 @@ pub(crate) struct Seat<B> {
     /// The true instant of the last call, and how many calls in a row wanted another one then.
     pub(crate) spins: (u64, u32),
     shadow: Vec<Shadow>,
-    /// Whether it was granted anything since it last asked.
-    has_gained: bool,
+    /// What it was granted since it last asked.
+    gained: u64,
 }
 
 /// A request that waits for an answer.
@@ -90,19 +91,19 @@ impl<B: Between> Seat<B> {
             open: Vec::new(),
             spins: (0, 0),
             shadow: Vec::new(),
-            has_gained: false,
+            gained: 0,
         }
     }
 
     /// Counts an ask that is sent.
     pub(crate) fn asks(&mut self, id: LeaseId) {
         self.open.push(id);
-        self.has_gained = false;
+        self.gained = 0;
     }
 
     /// Counts units that a grant brought.
     pub(crate) fn gains(&mut self, rules: &Rules, sent: Micros, now: Micros, grant: &Grant) {
-        self.has_gained |= grant.granted > 0;
+        self.gained += grant.granted;
         if rules.coupling() != Coupling::Windowed {
             return;
         }
@@ -128,18 +129,17 @@ impl<B: Between> Seat<B> {
     }
 
     /// What it holds that can be added to a grant paid by the window that ends at `paid_until`;
-    /// `None` if some of it is dying, or came after the last ask, which could not count it.
-    pub(crate) fn own(&self, rules: &Rules, now: Micros, paid_until: Micros) -> Option<u64> {
-        if self.has_gained {
-            return None;
-        }
-        if rules.coupling() != Coupling::Windowed {
-            return Some(self.holder.held().saturating_sub(self.spot.spent()));
-        }
-        match self.shadow.iter().find(|it| it.paid_until == paid_until) {
-            Some(it) => (now < it.expiry).then_some(it.units),
-            None => Some(0),
-        }
+    /// `None` if some of it is dying, so that it cannot be told from outside.
+    pub(crate) fn own(&self, rules: &Rules, now: Micros, paid_until: Micros) -> Option<Own> {
+        let units = if rules.coupling() == Coupling::Windowed {
+            match self.shadow.iter().find(|it| it.paid_until == paid_until) {
+                Some(it) => (now < it.expiry).then_some(it.units)?,
+                None => 0,
+            }
+        } else {
+            self.holder.held().saturating_sub(self.spot.spent())
+        };
+        Some(Own { units, overtook: self.gained.min(units) })
     }
 }
 

@@ -44,9 +44,17 @@ pub(crate) struct Facts {
     /// What the store had left before.
     pub(crate) left: u64,
     /// What the node had that could be added to it, if that can be told.
-    pub(crate) own: Option<u64>,
+    pub(crate) own: Option<Own>,
     /// What the store admitted by itself.
     pub(crate) need: u64,
+}
+
+/// Credits of a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    pub(crate) units: u64,
+    /// Of these, at most so many came while the ask was on its way, so that it did not count them.
+    pub(crate) overtook: u64,
 }
 
 pub(crate) enum Fault {

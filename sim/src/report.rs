@@ -35,6 +35,8 @@ pub struct Figures {
     pub denials: u64,
     /// Denials whose reason could be judged from outside.
     pub denials_judged: u64,
+    /// Denials that would have been none, had the ask counted credits that overtook it.
+    pub denials_overtaken: u64,
     /// Requests that the store did not answer in time; the fail mode, closed, did.
     pub unanswered: u64,
     /// Requests that were waiting on a node when it crashed.
@@ -238,7 +240,11 @@ impl fmt::Display for Report {
             it.lost_by_store
         )?;
         match &self.violation {
-            None => write!(f, "checks              all held, {} denials judged", it.denials_judged),
+            None => {
+                let (judged, overtaken) = (it.denials_judged, it.denials_overtaken);
+                write!(f, "checks              all held, {judged} denials judged")?;
+                write!(f, ", {overtaken} overtaken by credits")
+            }
             Some(violation) => write!(f, "VIOLATED (seed {})   {violation}", setup.seed),
         }
     }

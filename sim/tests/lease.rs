@@ -43,6 +43,7 @@ fn holds(form: Form) -> Vec<Report> {
         reports.iter().map(|report| count(&report.figures)).sum()
     };
     println!("{form:?}: {} runs, {} requests", reports.len(), sum(|it| it.requests));
+    println!("  denials that late credits overtook: {}", sum(|it| it.denials_overtaken));
     for (what, count) in [
         ("admissions", sum(|it| it.admissions)),
         ("admissions after a wait", sum(|it| it.admissions - it.at_once)),
