@@ -1,13 +1,15 @@
 //! Measures the limiter beside its peers, in one run.
 //!
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
-//! `-- stores` what runs on Redis and Postgres. Each prints a table and writes JSON beside it.
+//! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that. The first
+//! two write JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
 mod bound;
 mod contenders;
 mod inproc;
+mod lease;
 mod memory;
 mod report;
 mod stores;
@@ -27,11 +29,17 @@ fn main() -> ExitCode {
         ["stores", "--only", name @ ("redis" | "postgres" | "outage")] => {
             stores::run(stores::FULL, name);
         }
+        ["lease"] => lease::run(lease::FULL, ""),
+        ["lease", "--quick"] => lease::run(lease::QUICK, ""),
+        ["lease", "--only", name @ ("local" | "redis" | "postgres")] => {
+            lease::run(lease::FULL, name);
+        }
         ["memory-of", contender, keys] => memory::child(contender, keys, None),
         ["memory-of", contender, keys, max] => memory::child(contender, keys, Some(max)),
         _ => {
             eprintln!("usage: admittance-bench inproc [--quick | --only NAME]");
             eprintln!("       admittance-bench stores [--quick | --only redis|postgres|outage]");
+            eprintln!("       admittance-bench lease [--quick | --only local|redis|postgres]");
             return ExitCode::from(2);
         }
     }

@@ -18,7 +18,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve policies over gRPC
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Install or update the tables and functions of a Postgres store
     Migrate(MigrateArgs),
     /// Charge a key; exits with 0 when admitted, 1 when denied
@@ -47,6 +47,10 @@ pub(crate) struct ServeArgs {
     pub(crate) fail: FailArg,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
+    /// What clients that borrow over the fleet door must send; without it only loopback may. Also
+    /// read from ADMITTANCE_FLEET_SECRET, where other users of the machine do not see it
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) fleet_secret: Option<String>,
     /// Check the configuration, print its resolved form, and exit
     #[arg(long)]
     pub(crate) validate: bool,

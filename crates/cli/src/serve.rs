@@ -6,9 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use admittance::{BreakerState, GuardSettings, Guarded, PreciseClock, Span};
-use admittance_server::{AnyStore, Config, DRAIN_MAX, Defaults, Drained, Service, StoreConfig};
+use admittance_server::{
+    AnyStore, Config, DRAIN_MAX, Defaults, Drained, FleetSecret, PolicyConfig, Service, Stopped,
+    StoreConfig, TierConfig,
+};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::args::{ServeArgs, policies};
 use crate::stores::Chosen;
@@ -38,6 +42,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         for guard in watches {
             tokio::spawn(tell_of_outages(chosen.to_string(), guard));
         }
+        tokio::spawn(tell_of_stopped_peers(service.stopped()));
         listen(address, service, &config, args, &chosen).await
     });
     // What did not finish in time must not hold up the exit.
@@ -91,6 +96,30 @@ async fn tell_of_outages(store: String, guard: Arc<Guarded<AnyStore>>) {
     }
 }
 
+/// Says which peers get nothing more in a window.
+async fn tell_of_stopped_peers(mut stopped: watch::Receiver<Stopped>) {
+    while stopped.changed().await.is_ok() {
+        let stopped = stopped.borrow_and_update().clone();
+        let peer = stopped.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
+        shown::complain(&format!(
+            "{peer} borrowed so much of policy {} so late or so fast that it gets nothing more in \
+             this window; its clock is probably ahead ({} so far)",
+            shown::printable(&stopped.policy),
+            stopped.count
+        ));
+    }
+}
+
+/// What borrowers must send, from the flag or the environment.
+fn fleet_secret(args: &ServeArgs) -> FleetSecret {
+    let of_environment = || {
+        let names = ["ADMITTANCE_FLEET_SECRET", "THROTTLEKIT_FLEET_SECRET"];
+        names.iter().find_map(|name| std::env::var(name).ok())
+    };
+    let secret = args.fleet_secret.clone().or_else(of_environment);
+    FleetSecret::new(secret.as_deref().unwrap_or_default())
+}
+
 async fn listen(
     address: SocketAddr,
     service: Arc<Service>,
@@ -114,7 +143,8 @@ async fn listen(
         Failure(format!("cannot listen on {address}: {error}; choose another with --port"))
     })?;
     shown::print(&greeting(address, config, args, chosen));
-    let drained = admittance_server::serve(listener, service, shutdown).await;
+    let secret = fleet_secret(args);
+    let drained = admittance_server::serve_fleet(listener, service, secret, shutdown).await;
     if drained.map_err(Failure::new)? == Drained::CutShort {
         let seconds = DRAIN_MAX.as_secs();
         shown::complain(&format!("some calls were still unanswered after {seconds} s"));
@@ -148,7 +178,8 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     let _ = writeln!(text, "store: {chosen}, fail: {}", config.defaults.fail.name());
     let _ = writeln!(text, "policies ({from}):");
     for policy in config.policies.iter().take(POLICIES_SHOWN_MAX) {
-        let _ = writeln!(text, "  {}: {}", shown::printable(&policy.name), policy.rule);
+        let name = shown::printable(&policy.name);
+        let _ = writeln!(text, "  {name}: {}{}", kind(policy), policy.rule);
     }
     if config.policies.len() > POLICIES_SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", config.policies.len() - POLICIES_SHOWN_MAX);
@@ -161,6 +192,17 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
         let _ = writeln!(text, "try: {me} check {name} user-1{target}");
     }
     text
+}
+
+/// What a policy is beside its rule.
+const fn kind(policy: &PolicyConfig) -> &'static str {
+    match policy.tier {
+        _ if policy.escrow.is_some() => "fairEscrow over ",
+        TierConfig::CachedDeny => "cached-deny before ",
+        TierConfig::Leased(_) => "leased from ",
+        TierConfig::Federated(_) => "federated ",
+        _ => "",
+    }
 }
 
 /// How long the first connection may hold up the start.

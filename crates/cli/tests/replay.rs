@@ -240,3 +240,14 @@ fn what_cannot_be_replayed_is_said() {
         assert_eq!(out(&output), "", "{args:?}");
     }
 }
+
+#[test]
+fn a_policy_whose_keys_share_one_budget_is_not_replayed_key_by_key() {
+    let place = Place::new("replay-escrow");
+    place.file("p.yaml", "limiters: { t: { fairEscrow: { limit: 5, windowMs: 1000 } } }\n");
+    place.file("t.jsonl", "{\"at\": 0, \"key\": \"a\"}\n");
+    let output = place.replay(&["--config", "p.yaml", "--policy", "t", "t.jsonl"]);
+    assert!(!output.status.success() && out(&output).is_empty());
+    let said = "policy t is a fairEscrow: its keys share one budget";
+    assert!(err(&output).contains(said), "{}", err(&output));
+}

@@ -71,6 +71,18 @@ impl Weekday {
 }
 
 impl Cadence {
+    /// How long its shortest window is.
+    #[must_use]
+    pub const fn shortest(&self) -> Span {
+        const DAY_SECS: u64 = 86_400;
+        match self {
+            Self::Fixed { period, .. } => *period,
+            Self::Day { .. } => Span::from_secs(DAY_SECS),
+            Self::Week { .. } => Span::from_secs(7 * DAY_SECS),
+            Self::Month { .. } => Span::from_secs(28 * DAY_SECS),
+        }
+    }
+
     /// Epoch-aligned windows of one length.
     #[must_use]
     pub const fn every(period: Span) -> Self {

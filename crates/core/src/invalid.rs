@@ -35,6 +35,15 @@ pub enum Invalid {
         /// The largest denominator that can be kept exact.
         denominator_max: u64,
     },
+    /// There are more of them than are kept.
+    TooMany {
+        /// Which parameter.
+        parameter: Parameter,
+        /// How many were asked for.
+        given: usize,
+        /// The most there may be.
+        max: usize,
+    },
     /// An offset from UTC lies within fourteen hours.
     OffsetOutOfRange {
         /// What was asked for.
@@ -66,6 +75,14 @@ pub enum Parameter {
     Anchor,
     /// The part of a limit that one node goes on with alone.
     Share,
+    /// The weight of a tenant.
+    Weight,
+    /// How many different weights tenants have.
+    DifferentWeights,
+    /// How many keys are kept at most.
+    MaxKeys,
+    /// How many credits are leased at once.
+    Quantum,
 }
 
 impl fmt::Display for Parameter {
@@ -81,6 +98,10 @@ impl fmt::Display for Parameter {
             Self::MaxQueue => "maxQueue",
             Self::Anchor => "anchor",
             Self::Share => "share",
+            Self::Weight => "weight",
+            Self::DifferentWeights => "different weights",
+            Self::MaxKeys => "maxKeys",
+            Self::Quantum => "quantum",
         })
     }
 }
@@ -105,6 +126,9 @@ impl fmt::Display for Invalid {
                 "{parameter} cannot be kept exact: as a reduced fraction its denominator is above \
                  {denominator_max}; use fewer decimal places"
             ),
+            Self::TooMany { parameter, given, max } => {
+                write!(f, "{parameter}: {given} given; the most is {max}")
+            }
             Self::OffsetOutOfRange { minutes } => {
                 write!(f, "offsetMinutes is {minutes}; it must lie between -840 and 840")
             }

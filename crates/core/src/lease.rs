@@ -42,7 +42,7 @@ pub use holder::{ATTEMPTS_MAX, Answer, Busy, Holder, Missed, Request, Waiter};
 pub use rules::{Coupling, Rules};
 pub use word::{CREDITS_MAX, Word, WordCell};
 
-use crate::{Decision, Micros, Span};
+use crate::{Decision, EXACT_MAX, Micros, Span};
 
 /// What a holder asks of the grantor.
 ///
@@ -59,6 +59,19 @@ pub struct Ask {
     pub want: u64,
     /// How long the last answer took. A lease that would not outlive four of these is not given.
     pub round_trip: Span,
+}
+
+impl Ask {
+    /// The same with numbers that every executor keeps exact. No limit has more units than that.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self {
+            need: self.need.min(EXACT_MAX),
+            least: self.least.min(EXACT_MAX),
+            want: self.want.min(EXACT_MAX),
+            round_trip: self.round_trip.min(Span::from_us(EXACT_MAX)),
+        }
+    }
 }
 
 /// What the grantor gave.
@@ -94,6 +107,14 @@ pub struct GiveBack {
     pub granted_at: Micros,
     /// The end of the window that paid, as the grant said it.
     pub paid_until: Micros,
+}
+
+impl GiveBack {
+    /// The same with numbers that every executor keeps exact. No lease has more units than that.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self { units: self.units.min(EXACT_MAX), ..self }
+    }
 }
 
 /// How long credits live that were granted with `left` to go in the window that pays for them,

@@ -42,6 +42,7 @@ mod civil;
 mod cost;
 mod decimal;
 mod decision;
+mod escrow;
 mod invalid;
 pub mod learn;
 pub mod lease;
@@ -64,6 +65,10 @@ pub use civil::{Cadence, Weekday};
 pub use cost::Cost;
 pub use decimal::{Decimal, DecimalError};
 pub use decision::{Decision, Outcome, Retry};
+pub use escrow::{
+    Escrow, EscrowGrant, EscrowRules, EscrowStats, LeasedDecision, LeasedEscrow, Shortage,
+    TenantStats,
+};
 pub use invalid::{Invalid, Parameter};
 pub use log::{LogState, SlidingLog};
 pub use several::{Ask, Several, all, any};

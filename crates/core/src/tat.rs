@@ -178,7 +178,8 @@ impl Tat {
     }
 
     /// Whole units that come back in `span`, rounded up.
-    pub(crate) fn units_in(&self, span: Span) -> u64 {
+    #[must_use]
+    pub fn units_in(&self, span: Span) -> u64 {
         let parts = u128::from(span.us()) * u128::from(self.denominator);
         u64::try_from(parts.div_ceil(self.unit)).unwrap_or(EXACT_MAX)
     }

@@ -18,6 +18,7 @@
 #[doc(hidden)]
 pub mod bench;
 mod clock;
+mod escrow;
 mod key;
 mod limiter;
 mod locked;
@@ -26,15 +27,20 @@ mod shaper;
 mod sketch;
 mod slots;
 pub mod store;
+#[cfg(feature = "tokio")]
+pub mod two_tier;
 
 pub use admittance_core::lease;
 pub use admittance_core::{
-    Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, Forecast,
-    Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several, Shape, Shaped, Shaper,
-    Share, SlidingLog, SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState,
-    TokenBucket, Weekday, Window, WindowState,
+    Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, EscrowRules,
+    EscrowStats, Forecast, Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several,
+    Shape, Shaped, Shaper, Share, SlidingLog, SlidingState, SlidingWindow, Span, SpentAt, Step,
+    Strategy, Tat, TatState, TenantStats, TokenBucket, Weekday, Window, WindowState,
 };
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
+pub use escrow::FairEscrow;
+#[cfg(feature = "tokio")]
+pub use escrow::{Quantum, SharedEscrow};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};

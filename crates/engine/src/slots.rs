@@ -14,9 +14,11 @@ mod tests;
 mod word;
 
 pub(crate) use hold::{Held, NotHeld, Want};
-#[cfg(feature = "bench")]
+#[cfg(any(feature = "bench", feature = "tokio"))]
 pub(crate) use memory::{Cell, Slot};
 pub(crate) use memory::{Layout, Memory};
+#[cfg(feature = "tokio")]
+pub(crate) use native::NativeCell;
 pub(crate) use native::{Native, prefetch};
 pub(crate) use table::Table;
 pub(crate) use word::{Judge, Packed, Word, with_judge};

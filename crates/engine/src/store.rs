@@ -68,6 +68,8 @@ pub use self::group::{Combine, Group, Limit, Merged};
 pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
 pub use self::memory::Memory;
 #[cfg(feature = "tokio")]
+pub(crate) use self::shared::part_of;
+#[cfg(feature = "tokio")]
 pub use self::shared::{Decided, FailMode, SharedLimiter, Source};
 
 /// A place where the state of keys lives.
@@ -381,8 +383,8 @@ impl fmt::Display for StoreError {
                 "a policy and key occur twice with different limits; they have one state",
             ),
             Self::NotLeasable => f.write_str(
-                "sliding windows, sliding logs and rolling quotas cannot be leased, nor can anything \
-                 in a store that does not lease; use mode strict or cached-deny",
+                "sliding windows, sliding logs and rolling quotas cannot be leased, nor can \
+                 anything in a store that does not lease; use mode strict or cached-deny",
             ),
             Self::Unreadable => f.write_str(
                 "what is stored under the key is not a state of this strategy; \

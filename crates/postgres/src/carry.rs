@@ -50,6 +50,18 @@ pub(crate) enum Ask {
         key: Vec<u8>,
         is_log: bool,
     },
+    /// A part of a limit: what is needed, what is enough, what is wished, the round trip.
+    Lease {
+        durability: Durability,
+        op: Asked,
+        ask: [i64; 4],
+    },
+    /// What comes back of a lease: whose and which, the units, when granted, paid until when.
+    GiveBack {
+        durability: Durability,
+        op: Asked,
+        back: [i64; 5],
+    },
     Load {
         durability: Durability,
         key: Vec<u8>,
@@ -268,6 +280,19 @@ async fn other(ready: &Ready, ask: &Ask, hook: Option<i64>) -> Result<Vec<Answer
         }
         Ask::Reset { durability, key, is_log } => {
             numbers(ready, &statements.of(*durability).reset, &[key, is_log, &hook]).await
+        }
+        Ask::Lease { durability, op: Asked { key, spec, .. }, ask } => {
+            let (statement, spec) = (&statements.of(*durability).lease, spec.as_slice());
+            let [needed, enough, wished, trip] = ask;
+            let given: [&(dyn ToSql + Sync); 7] = [key, &spec, needed, enough, wished, trip, &hook];
+            numbers(ready, statement, &given).await
+        }
+        Ask::GiveBack { durability, op: Asked { key, spec, .. }, back } => {
+            let (statement, spec) = (&statements.of(*durability).give_back, spec.as_slice());
+            let [whose, which, units, granted_at, paid_until] = back;
+            let given: [&(dyn ToSql + Sync); 8] =
+                [key, &spec, whose, which, units, granted_at, paid_until, &hook];
+            numbers(ready, statement, &given).await
         }
         Ask::Load { durability, key } => {
             let statement = &statements.of(*durability).load;

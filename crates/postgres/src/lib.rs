@@ -11,6 +11,8 @@
 //! - An admission is durable when it is answered, unless its policy is
 //!   [`unlogged`](Builder::unlogged). A denial writes no new row version and does not wait for the
 //!   disk.
+//! - A lease is charged to the row that checks charge. One that was given back is noted for three
+//!   minutes, in the transaction that restores it: the same lease restores nothing twice.
 //! - No index covers a column that checks change: updates are heap-only.
 //!
 //! # What a crash loses

@@ -220,4 +220,6 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 3, name: "ops", sql: include_str!("../migrations/0003_ops.sql") },
     Migration { version: 4, name: "several", sql: include_str!("../migrations/0004_several.sql") },
     Migration { version: 5, name: "reap", sql: include_str!("../migrations/0005_reap.sql") },
+    Migration { version: 6, name: "lend", sql: include_str!("../migrations/0006_lend.sql") },
+    Migration { version: 7, name: "leases", sql: include_str!("../migrations/0007_leases.sql") },
 ];

@@ -58,7 +58,7 @@ fn is_plain(part: &str) -> bool {
         && part.bytes().all(is_word)
 }
 
-/// The server cuts names at 63 bytes; the longest suffix of ours has 21.
+/// The server cuts names at 63 bytes; the longest suffix of ours has 23.
 const PART_MAX: usize = 40;
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! # Guarantee
 //! - A row goes only when it has decided as none does for [`GRACE_US`], by the server's clock: a
-//!   clock that steps back by less gives no budget twice.
+//!   clock that steps back by less gives no budget twice. A lease that was given back is forgotten
+//!   a minute after nothing of it would be taken back any more.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
 //!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
 //!   own, and the next one begins when it has been answered.
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use admittance::{Span, StoreError};
 use tokio::time::MissedTickBehavior;
+use tokio_postgres::types::ToSql;
 
 use crate::carry::{Answered, numbers};
 use crate::failure;
@@ -42,11 +44,11 @@ impl Reaper {
         Self { link, hook, answer_within }
     }
 
-    /// Looks at some pages of both tables every so often, for as long as it is not stopped.
+    /// Looks at some pages of every table every so often, for as long as it is not stopped.
     pub(crate) async fn run(self, every: Duration) {
         let mut ticks = tokio::time::interval(every.max(EVERY_MIN));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut pages = [0, 0];
+        let mut pages = [0; 4];
         loop {
             ticks.tick().await;
             self.turn(&mut pages).await;
@@ -56,43 +58,43 @@ impl Reaper {
     /// What is done at a tick: a round, and another one at once for as long as a round deletes as
     /// much as one statement may. So it keeps up with keys that become idle faster than a round
     /// per tick deletes, and does not walk without pause for a few.
-    pub(crate) async fn turn(&self, pages: &mut [i64; 2]) -> Reaped {
+    pub(crate) async fn turn(&self, pages: &mut [i64; 4]) -> Reaped {
         let mut reaped = Reaped::default();
         loop {
-            let (keys, entries) = self.round(pages).await;
+            let (keys, others) = self.round(pages).await;
             reaped.keys += u64::try_from(keys).unwrap_or(0);
-            if keys + entries < ROWS_PER_STEP {
+            if keys + others < ROWS_PER_STEP {
                 return reaped;
             }
         }
     }
 
-    /// Some statements over each of the tables. Gives how many keys and entries went.
-    async fn round(&self, pages: &mut [i64; 2]) -> (i64, i64) {
-        let (mut keys, mut entries) = (0, 0);
-        for (page, durability) in pages.iter_mut().zip(BOTH) {
+    /// Some statements over each of the tables. Gives how many keys and other rows went.
+    async fn round(&self, pages: &mut [i64; 4]) -> (i64, i64) {
+        let (mut keys, mut others) = (0, 0);
+        for (page, walk) in pages.iter_mut().zip(WALKS) {
             for _ in 0..STEPS_PER_ROUND {
                 // A server that is away is asked again at the next tick.
-                let Ok(step) = self.step(durability, *page).await else { return (0, 0) };
+                let Ok(step) = self.step(walk, *page).await else { return (0, 0) };
                 *page = step.next;
                 keys += step.keys;
-                entries += step.entries;
+                others += step.others;
                 if step.is_last() {
                     break;
                 }
             }
         }
-        (keys, entries)
+        (keys, others)
     }
 
     /// Looks at every page once.
     pub(crate) async fn sweep(&self) -> Result<Reaped, StoreError> {
         self.link.tried().await;
         let mut reaped = Reaped::default();
-        for durability in BOTH {
+        for walk in WALKS {
             let mut page = 0;
             loop {
-                let step = self.step(durability, page).await?;
+                let step = self.step(walk, page).await?;
                 reaped.keys += u64::try_from(step.keys).unwrap_or(0);
                 if step.is_last() {
                     break;
@@ -103,13 +105,18 @@ impl Reaper {
         Ok(reaped)
     }
 
-    async fn step(&self, durability: Durability, page: i64) -> Result<Step, StoreError> {
+    async fn step(&self, (table, durability): Walk, page: i64) -> Result<Step, StoreError> {
         let ready = self.link.ready()?;
         let hook = Some(self.hook.load(Ordering::Relaxed)).filter(|hook| *hook >= 0);
-        let statement = &ready.statements.of(durability).reap;
-        let given: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+        let statements = ready.statements.of(durability);
+        let keys: [&(dyn ToSql + Sync); 5] =
             [&page, &PAGES_PER_STEP, &ROWS_PER_STEP, &GRACE_US, &hook];
-        let step = tokio::time::timeout(self.answer_within, numbers(&ready, statement, &given));
+        let returned: [&(dyn ToSql + Sync); 4] = [&page, &PAGES_PER_STEP, &ROWS_PER_STEP, &hook];
+        let (statement, given) = match table {
+            Table::Keys => (&statements.reap, &keys[..]),
+            Table::Returned => (&statements.forget, &returned[..]),
+        };
+        let step = tokio::time::timeout(self.answer_within, numbers(&ready, statement, given));
         let Ok(answered) = step.await else {
             ready.give_up();
             let waited = u64::try_from(self.answer_within.as_micros()).unwrap_or(u64::MAX);
@@ -122,10 +129,13 @@ impl Reaper {
         let Some(Answered::Numbers(numbers)) = answered.first() else {
             return Err(StoreError::Unreadable);
         };
-        let &[keys, next, entries] = numbers.as_slice() else {
+        let &[rows, next, entries] = numbers.as_slice() else {
             return Err(StoreError::Unreadable);
         };
-        Ok(Step { keys, next, entries })
+        Ok(match table {
+            Table::Keys => Step { keys: rows, next, others: entries },
+            Table::Returned => Step { keys: 0, next, others: rows },
+        })
     }
 }
 
@@ -134,17 +144,34 @@ struct Step {
     keys: i64,
     /// The page to go on at.
     next: i64,
-    entries: i64,
+    /// Entries of forgotten logs, or leases.
+    others: i64,
 }
 
 impl Step {
     /// Whether the tables have been walked through and nothing is left over.
     fn is_last(&self) -> bool {
-        self.next == 0 && self.keys < ROWS_PER_STEP && self.entries < ROWS_PER_STEP
+        self.next == 0 && self.keys < ROWS_PER_STEP && self.others < ROWS_PER_STEP
     }
 }
 
-const BOTH: [Durability; 2] = [Durability::Logged, Durability::Unlogged];
+/// What is walked through.
+type Walk = (Table, Durability);
+
+#[derive(Clone, Copy, Debug)]
+enum Table {
+    /// Keys, with what is left of forgotten logs.
+    Keys,
+    /// Leases that were given back.
+    Returned,
+}
+
+const WALKS: [Walk; 4] = [
+    (Table::Keys, Durability::Logged),
+    (Table::Keys, Durability::Unlogged),
+    (Table::Returned, Durability::Logged),
+    (Table::Returned, Durability::Unlogged),
+];
 /// A minute.
 const GRACE_US: i64 = 60_000_000;
 /// Half a mebibyte.

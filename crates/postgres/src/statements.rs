@@ -30,7 +30,10 @@ pub(crate) struct OfTable {
     pub(crate) reset: Statement,
     pub(crate) load: Statement,
     pub(crate) swap: Statement,
+    pub(crate) lease: Statement,
+    pub(crate) give_back: Statement,
     pub(crate) reap: Statement,
+    pub(crate) forget: Statement,
 }
 
 impl Statements {
@@ -62,12 +65,15 @@ impl OfTable {
             format!("SELECT {table}_reset($1, $2, $3)"),
             format!("SELECT at, held FROM {table}_load($1, $2)"),
             format!("SELECT done, at, held FROM {table}_swap($1, $2, $3, $4, $5)"),
+            format!("SELECT {table}_lease($1, $2, $3, $4, $5, $6, $7)"),
+            format!("SELECT {table}_give_back($1, $2, $3, $4, $5, $6, $7, $8)"),
             format!("SELECT {table}_reap($1, $2, $3, $4, $5)"),
+            format!("SELECT {table}_forget($1, $2, $3, $4)"),
         ];
-        let [one, quick, batch, reset, load, swap, reap] =
+        let [one, quick, batch, reset, load, swap, lease, give_back, reap, forget] =
             texts.each_ref().map(|text| client.prepare(text));
-        let (one, quick, batch, reset, load, swap, reap) =
-            tokio::try_join!(one, quick, batch, reset, load, swap, reap)?;
-        Ok(Self { one, quick, batch, reset, load, swap, reap })
+        let (one, quick, batch, reset, load, swap, lease, give_back, reap, forget) =
+            tokio::try_join!(one, quick, batch, reset, load, swap, lease, give_back, reap, forget)?;
+        Ok(Self { one, quick, batch, reset, load, swap, lease, give_back, reap, forget })
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use admittance::lease::{self, GiveBack, Grant};
 use admittance::store::lanes::{Lanes, Size};
 use admittance::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Cell, Cells, Combine, Cost,
@@ -199,7 +200,7 @@ impl PostgresStore {
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub async fn reap_at_a_tick(&self) -> Reaped {
-        self.reaper.turn(&mut [0, 0]).await
+        self.reaper.turn(&mut [0; 4]).await
     }
 
     /// Decides at this instant instead of the server's clock; `None` goes back to it.
@@ -217,6 +218,21 @@ impl PostgresStore {
     pub fn arguments(&self, policy: &str, strategy: &Builtin, key: &[u8]) -> (Vec<u8>, Vec<i64>) {
         let asked = self.names.asked(policy, strategy, key).expect("a strategy that is known");
         (asked.key, asked.spec.to_vec())
+    }
+
+    /// What the functions of leases take beside a key and a strategy.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn lent(action: Action) -> [i64; 5] {
+        match action {
+            Action::Lease(ask) => {
+                let [needed, enough, wished, trip] = leased(ask);
+                [needed, enough, wished, trip, 0]
+            }
+            Action::GiveBack(back) => given_back(back),
+            _ => [0; 5],
+        }
     }
 
     /// What the numbers that a function gave mean.
@@ -250,14 +266,22 @@ impl Store for PostgresStore {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
         let durability = self.names.durability(op.policy);
         let mut asked = self.names.asked(op.policy, op.strategy, op.key)?;
-        let ask = match action(op.action)? {
-            Some((action, cost)) => {
-                (asked.action, asked.cost) = (action, cost);
-                Ask::Op { durability, op: asked }
-            }
-            None => {
+        let ask = match op.action {
+            Action::Reset => {
                 let is_log = asked.spec[0] == i64::from(Kind::Log as u8);
                 Ask::Reset { durability, key: asked.key, is_log }
+            }
+            Action::Lease(ask) => {
+                op.strategy.leasable().map_err(|_| StoreError::NotLeasable)?;
+                Ask::Lease { durability, op: asked, ask: leased(ask) }
+            }
+            Action::GiveBack(back) => {
+                op.strategy.leasable().map_err(|_| StoreError::NotLeasable)?;
+                Ask::GiveBack { durability, op: asked, back: given_back(back) }
+            }
+            action => {
+                (asked.action, asked.cost) = judged(action)?;
+                Ask::Op { durability, op: asked }
             }
         };
         applied(&op, &self.numbers(ask).await?)
@@ -344,15 +368,27 @@ impl Names {
     }
 }
 
-/// The number of an action and its cost; none for a reset, which has a function of its own.
-fn action(action: Action) -> Result<Option<(i32, i64)>, StoreError> {
-    Ok(Some(match action {
+/// The number of an action that has no function of its own, and its cost.
+fn judged(action: Action) -> Result<(i32, i64), StoreError> {
+    Ok(match action {
         Action::Check(cost) => (CHECK, number(cost.units())),
         Action::Peek => (PEEK, 1),
         Action::Forecast(cost) => (FORECAST, number(cost.units())),
-        Action::Reset => return Ok(None),
         _ => return Err(unknown()),
-    }))
+    })
+}
+
+fn leased(ask: lease::Ask) -> [i64; 4] {
+    let lease::Ask { need, least, want, round_trip } = ask.bounded();
+    [need, least, want, round_trip.us()].map(number)
+}
+
+fn given_back(back: GiveBack) -> [i64; 5] {
+    let GiveBack { id, units, granted_at, paid_until } = back.bounded();
+    // A name, not a number: any of its bits may be set.
+    let [whose, which] = [id.incarnation, id.count].map(u64::cast_signed);
+    let [granted_at, paid_until] = [granted_at, paid_until].map(|at| number(at.epoch_us()));
+    [whose, which, number(units), granted_at, paid_until]
 }
 
 /// What the numbers that a function gave mean.
@@ -361,6 +397,15 @@ fn applied(op: &Op<'_>, numbers: &[i64]) -> Result<Applied, StoreError> {
     let answer = match (op.action, rest) {
         (Action::Reset, [found]) => Answer::Reset(*found == 1),
         (Action::Forecast(_), four) => Answer::Forecast(forecast(four)?),
+        (Action::Lease(_), [four @ .., granted]) => Answer::Lease(Grant {
+            granted: unsigned(*granted),
+            decision: decision(op.strategy.limit(), four)?,
+            at: instant(*at),
+        }),
+        (Action::GiveBack(_), [restored]) => {
+            let restored = u64::try_from(*restored).map_err(|_| StoreError::Unreadable)?;
+            Answer::GivenBack(restored)
+        }
         (_, four) => Answer::Decision(decision(op.strategy.limit(), four)?),
     };
     Ok(Applied { answer, at: instant(*at) })
@@ -426,3 +471,5 @@ impl fmt::Debug for Builder {
 const CHECK: i32 = 0;
 const PEEK: i32 = 1;
 const FORECAST: i32 = 2;
+
+const _: () = assert!(lease::GIVE_BACK_MAX.us() == 120_000_000, "as 0007_leases.sql has it");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use admittance_testkit::{
     conformance, custom_strategies_decide_exactly, equals_core, groups_equal_core,
+    leases_equal_core,
 };
 use common::{Path, Postgres};
 
@@ -35,4 +36,5 @@ fn the_unlogged_tables_and_the_batches_do_too() {
     let _entered = handle.enter();
     admittance_testkit::block_on(equals_core(&harness)).unwrap();
     admittance_testkit::block_on(groups_equal_core(&harness)).unwrap();
+    admittance_testkit::block_on(leases_equal_core(&harness)).unwrap();
 }

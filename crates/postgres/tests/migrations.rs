@@ -3,8 +3,9 @@
 
 mod common;
 
+use admittance::lease::{Ask, GiveBack, LeaseId};
 use admittance::{
-    Action, Builtin, Cell, Cells, Cost, Gcra, Many, Micros, Op, Recovery, SlidingLog,
+    Action, Answer, Builtin, Cell, Cells, Cost, Gcra, Many, Micros, Op, Recovery, SlidingLog,
     SlidingWindow, Span, Store, StoreError, Swap, Swapped, Tat, Window,
 };
 use admittance_postgres::{MigrateError, PostgresStore, Report, TableName, migrate};
@@ -90,6 +91,15 @@ fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
                 let op = Op { policy, strategy, key: b"bob", action: Action::Reset };
                 let _ = store.apply(op).await.unwrap();
             }
+            let ask = Ask { need: 1, least: 1, want: 2, round_trip: Span::ZERO };
+            let action = Action::Lease(ask);
+            let op = Op { policy, strategy: &window(5), key: b"eve", action };
+            let grant = store.apply(op).await.unwrap().answer.grant().unwrap();
+            let id = LeaseId { incarnation: 1, count: 1 };
+            let paid_until = grant.decision.reset_at;
+            let back = GiveBack { id, units: 1, granted_at: grant.at, paid_until };
+            let op = Op { action: Action::GiveBack(back), ..op };
+            assert_eq!(store.apply(op).await.unwrap().answer, Answer::GivenBack(1));
             let keys: [&[u8]; 2] = [b"ann", b"bob"];
             let many = Many { policy, strategy: &log, keys: &keys, cost: Cost::ONE };
             let _ = store.check_many(many).await.unwrap();
@@ -123,7 +133,7 @@ fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
         server.sql("DELETE FROM admittance_migrations WHERE version = 2").unwrap();
         let error = migrate(&server.url(), &table).await.unwrap_err();
         assert!(matches!(error, MigrateError::Database(_)), "its functions are there: {error}");
-        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), "4");
+        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), "6");
 
         server.sql("INSERT INTO admittance_migrations VALUES (1000, 'later', 'x')").unwrap();
         let error = migrate(&server.url(), &table).await.unwrap_err();

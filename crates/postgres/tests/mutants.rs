@@ -13,7 +13,7 @@ use admittance::{
 use admittance_postgres::PostgresStore;
 use admittance_testkit::{
     Contract, equals_core, groups_equal_core, keeps_what_was_spent_when_a_limit_changes,
-    many_keys_at_one_instant,
+    leases_equal_core, many_keys_at_one_instant,
 };
 use common::{Path, Postgres};
 use tokio::task::JoinSet;
@@ -82,6 +82,43 @@ const BY_CONTRACT: &[Mutant] = &[
     ),
     // Any charges every limit that admits.
     ("several", "charged := i;", "NULL;", Contract::Groups),
+    // A lease of gcra is given back in full.
+    (
+        "lend",
+        "- div(greatest(now_us - granted_at, 0)::numeric * parts + unit - 1, unit)",
+        "- 0",
+        Contract::Leases,
+    ),
+    // What came back meanwhile is rounded down.
+    ("lend", "::numeric * parts + unit - 1, unit)", "::numeric * parts, unit)", Contract::Leases),
+    // A lease is given back to another window than paid.
+    ("lend", "index = known[1] AND ends = paid_until", "index = known[1]", Contract::Leases),
+    // What helps nobody is granted.
+    ("lend", "IF step[3] < enough THEN", "IF false THEN", Contract::Leases),
+    // There is no time to use what is granted.
+    ("lend", "step[4] - now_us < 4 * trip", "false", Contract::Leases),
+    // What is granted is not charged.
+    (
+        "leases",
+        "SET state = step[7:], idle_at = step[6] WHERE",
+        "SET idle_at = step[6] WHERE",
+        Contract::Leases,
+    ),
+    // Nobody notes that a lease was given back.
+    (
+        "leases",
+        "INSERT INTO {state}_returned VALUES (wanted, whose, which, now_us + 180000000)\n    \
+         ON CONFLICT DO NOTHING;",
+        "PERFORM 1;",
+        Contract::Leases,
+    ),
+    // A lease is given back too late.
+    (
+        "leases",
+        "IF NOT FOUND OR now_us - granted_at > 120000000 THEN",
+        "IF NOT FOUND THEN",
+        Contract::Leases,
+    ),
 ];
 
 #[test]
@@ -101,6 +138,7 @@ fn every_edited_step_is_noticed_by_its_contract() {
                 Contract::KeepsSpent => keeps_what_was_spent_when_a_limit_changes(&harness).await,
                 Contract::ManyAtOnce => many_keys_at_one_instant(&harness).await,
                 Contract::Groups => groups_equal_core(&harness).await,
+                Contract::Leases => leases_equal_core(&harness).await,
                 _ => equals_core(&harness).await,
             }
         });

@@ -41,6 +41,9 @@ pub mod v1 {
 /// The full name of the service that decides, as health checks ask for it.
 pub const RATE_LIMITER: &str = "throttlekit.v1.RateLimiter";
 
+/// The full name of the service that lends.
+pub const FLEET: &str = "throttlekit.v1.Fleet";
+
 /// The encoded descriptors of all files in the contract, for server reflection.
 pub const DESCRIPTORS: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/throttlekit_descriptor.bin"));

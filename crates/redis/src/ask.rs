@@ -128,7 +128,7 @@ pub(crate) enum Arg {
 /// What a script answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// The instant, and three numbers per key (one for a reset).
+    /// The instant, and as many numbers per key as [`width`] says.
     Numbers { at: Micros, numbers: Vec<i64> },
     /// The instant, what became of a cell, and what it holds.
     Cell { at: Micros, code: i64, bytes: Option<Vec<u8>> },
@@ -144,7 +144,22 @@ impl Told {
 
 /// How many numbers a script answers per key.
 pub(crate) const fn width(script: Script) -> usize {
-    if matches!(script, Script::Reset) { 1 } else { 3 }
+    match script {
+        Script::Reset => 1,
+        Script::Lease(_) => 4,
+        _ => 3,
+    }
+}
+
+/// How many numbers a script answers that was called with so many keys.
+const fn length(script: Script, keys: usize) -> usize {
+    // The second key says that the lease has been given back.
+    if matches!(script, Script::GiveBack(_)) { 1 } else { keys * width(script) }
+}
+
+/// Whether a script's answer is about all its keys together.
+pub(crate) const fn is_joint(script: Script) -> bool {
+    matches!(script, Script::All | Script::Any | Script::GiveBack(_))
 }
 
 /// A script's reply; `None` if it is not of the form that the script answers in.
@@ -165,7 +180,7 @@ pub(crate) fn told(script: Script, keys: usize, reply: Value) -> Option<Told> {
     let numbers = values.map(number).collect::<Option<Vec<i64>>>()?;
     // A group that has something unreadable in it answers just that.
     let is_group = matches!(script, Script::All | Script::Any);
-    let is_whole = numbers.len() == keys * width(script);
+    let is_whole = numbers.len() == length(script, keys);
     (is_whole || (is_group && numbers == [UNREADABLE])).then_some(Told::Numbers { at, numbers })
 }
 

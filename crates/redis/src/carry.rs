@@ -23,7 +23,7 @@ use redis::{Cmd, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::ask::{ADMIT, Arg, Ask, Params, Told, What, told, width};
+use crate::ask::{ADMIT, Arg, Ask, Params, Told, What, is_joint, told, width};
 use crate::cluster::Slots;
 use crate::fault::Fault;
 use crate::keep::Keeper;
@@ -500,7 +500,7 @@ fn answer(
     for part in parts {
         let (call, done) = (&calls[part.call], &done[part.call]);
         let told = match done.told.as_ref().map_err(Clone::clone)? {
-            Told::Numbers { at, numbers } if matches!(call.script, Script::All | Script::Any) => {
+            Told::Numbers { at, numbers } if is_joint(call.script) => {
                 Told::Numbers { at: *at, numbers: numbers.clone() }
             }
             Told::Numbers { at, numbers } => {
@@ -550,6 +550,9 @@ fn has_charged(script: Script, told: &Told) -> bool {
         // All of them, or some admit and were not charged.
         (Script::All, Told::Numbers { numbers, .. }) => {
             numbers.chunks(3).all(|numbers| numbers[0] == ADMIT)
+        }
+        (Script::Lease(_), Told::Numbers { numbers, .. }) => {
+            numbers.last().is_some_and(|&granted| granted > 0)
         }
         (_, Told::Cell { code, .. }) => *code == 2,
         _ => false,

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use admittance::Builtin;
+use admittance::lease::GIVE_BACK_MAX;
 
 /// Which strategies a script knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +68,33 @@ pub(crate) enum Script {
     Any,
     Load,
     Swap,
+    Lease(Lendable),
+    GiveBack(Lendable),
+}
+
+/// The families whose limits can be leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lendable {
+    Tat,
+    Window,
+}
+
+impl Lendable {
+    pub(crate) const fn of(family: Family) -> Option<Self> {
+        match family {
+            Family::Tat => Some(Self::Tat),
+            Family::Window => Some(Self::Window),
+            Family::Sliding | Family::Log => None,
+        }
+    }
+
+    /// The family, and how it takes back.
+    const fn parts(self) -> (Family, &'static str) {
+        match self {
+            Self::Tat => (Family::Tat, include_str!("../scripts/tat_back.lua")),
+            Self::Window => (Family::Window, include_str!("../scripts/window_back.lua")),
+        }
+    }
 }
 
 impl Script {
@@ -74,7 +102,9 @@ impl Script {
     pub(crate) fn every() -> Vec<Self> {
         let families = Family::ALL.iter();
         let each = families.flat_map(|&f| [Self::Check(f), Self::Peek(f), Self::Forecast(f)]);
-        each.chain([Self::Reset, Self::All, Self::Any, Self::Load, Self::Swap]).collect()
+        let each = each.chain([Self::Reset, Self::All, Self::Any, Self::Load, Self::Swap]);
+        let lent = [Lendable::Tat, Lendable::Window];
+        each.chain(lent.map(Self::Lease)).chain(lent.map(Self::GiveBack)).collect()
     }
 
     const fn place(self) -> usize {
@@ -87,12 +117,14 @@ impl Script {
             Self::Any => 14,
             Self::Load => 15,
             Self::Swap => 16,
+            Self::Lease(family) => 17 + family as usize,
+            Self::GiveBack(family) => 19 + family as usize,
         }
     }
 
     /// Its name in messages and tests.
     pub(crate) const fn name(self) -> &'static str {
-        const NAMES: [&str; 17] = [
+        const NAMES: [&str; 21] = [
             "check tat",
             "peek tat",
             "forecast tat",
@@ -110,6 +142,10 @@ impl Script {
             "any",
             "load",
             "swap",
+            "lease tat",
+            "lease window",
+            "give back tat",
+            "give back window",
         ];
         NAMES[self.place()]
     }
@@ -138,6 +174,13 @@ impl Script {
             Self::Any => several(include_str!("../scripts/any.lua")),
             Self::Load => [PRELUDE, include_str!("../scripts/load.lua")].concat(),
             Self::Swap => [PRELUDE, include_str!("../scripts/swap.lua")].concat(),
+            Self::Lease(family) => looking(family.parts().0, include_str!("../scripts/lease.lua")),
+            Self::GiveBack(family) => {
+                let (family, restore) = family.parts();
+                let (charge, _) = family.parts();
+                let main = include_str!("../scripts/give_back.lua");
+                [PRELUDE, MULDIV, charge, restore, main].concat()
+            }
         }
     }
 }
@@ -189,3 +232,8 @@ const MULDIV: &str = include_str!("../scripts/muldiv.lua");
 const CHECK_FIRST: &str = "local first, answers = 1, { now, 0, 0, 0 }\n";
 const EXPORTS: &str = "return { parse = parse, read = read, ask = ask, write = write, \
                        peek = peek }\n";
+
+const _: () = {
+    let kept = GIVE_BACK_MAX.us() + 60_000_000;
+    assert!(GIVE_BACK_MAX.us() == 120_000_000 && kept == 180_000_000, "as give_back.lua has them");
+};

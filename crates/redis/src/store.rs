@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use admittance::lease::{self, GiveBack, Grant, LeaseId};
 use admittance::store::lanes::Size;
 use admittance::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Cell, Cells, Combine, Decision,
@@ -16,7 +17,7 @@ use crate::ask::{Arg, Ask, CELLS_MAX, Item, Params, Told, UNREADABLE, What, deci
 use crate::builder::{Builder, PolicyOptions};
 use crate::carry::Carrier;
 use crate::names::{name, slot};
-use crate::scripts::Script;
+use crate::scripts::{Family, Lendable, Script};
 use crate::ways::Ways;
 
 /// The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
@@ -135,15 +136,51 @@ impl RedisStore {
 
     fn asked(&self, op: &Op<'_>) -> Result<Ask, StoreError> {
         let (family, params) = Params::of(op.strategy)?;
+        let name = self.stored_name(op.policy, op.strategy, op.key);
         let (script, params, cost) = match op.action {
+            Action::Lease(ask) => {
+                return Ok(self.lease(op.policy, name, lendable(family)?, params, ask));
+            }
+            Action::GiveBack(back) => {
+                let marker = self.name(op.policy, &marker(back.id), op.key);
+                let names = [name, marker];
+                return Ok(self.give_back(names, lendable(family)?, params, back));
+            }
             Action::Check(cost) => (Script::Check(family), params, cost.units()),
             Action::Peek => (Script::Peek(family), params, 1),
             Action::Forecast(cost) => (Script::Forecast(family), params, cost.units()),
             Action::Reset => (Script::Reset, Params::NONE, 0),
             _ => return Err(refused("this version of the Redis store does not know the action")),
         };
-        let item = Item { name: self.stored_name(op.policy, op.strategy, op.key), cost };
-        Ok(self.ask_of(op.policy, What::Keys { script, params, items: vec![item] }))
+        let items = vec![Item { name, cost }];
+        Ok(self.ask_of(op.policy, What::Keys { script, params, items }))
+    }
+
+    fn lease(
+        &self,
+        policy: &str,
+        name: Vec<u8>,
+        family: Lendable,
+        params: Params,
+        ask: lease::Ask,
+    ) -> Ask {
+        let lease::Ask { need, least, want, round_trip } = ask.bounded();
+        let args = numbers(&params, &[need, least, want, round_trip.us()]);
+        self.ask_of(policy, What::Whole { script: Script::Lease(family), keys: vec![name], args })
+    }
+
+    fn give_back(
+        &self,
+        names: [Vec<u8>; 2],
+        family: Lendable,
+        params: Params,
+        back: GiveBack,
+    ) -> Ask {
+        let GiveBack { units, granted_at, paid_until, .. } = back.bounded();
+        let args = numbers(&params, &[units, granted_at.epoch_us(), paid_until.epoch_us()]);
+        let (script, keys) = (Script::GiveBack(family), names.into());
+        // What a failover undoes here is nobody's advantage: the units stay charged.
+        Ask { what: What::Whole { script, keys, args }, now: self.shared.clock.now(), replicas: 0 }
     }
 
     /// A script of its own; all its keys must share a slot of a cluster.
@@ -301,9 +338,33 @@ fn applied(op: &Op<'_>, told: &[Told]) -> Result<Applied, StoreError> {
             next_replenish_at: instant(soon),
             full_at: instant(full),
         }),
+        (Action::Lease(_), [decided @ .., granted]) => Answer::Lease(Grant {
+            granted: granted.unsigned_abs(),
+            decision: decision(op.strategy.limit(), decided)?,
+            at: *at,
+        }),
+        (Action::GiveBack(_), [UNREADABLE]) => return Err(StoreError::Unreadable),
+        (Action::GiveBack(_), [restored]) => Answer::GivenBack(restored.unsigned_abs()),
         (_, numbers) => Answer::Decision(decision(op.strategy.limit(), numbers)?),
     };
     Ok(Applied { answer, at: *at })
+}
+
+/// The family, if its limits can be leased.
+fn lendable(family: Family) -> Result<Lendable, StoreError> {
+    Lendable::of(family).ok_or(StoreError::NotLeasable)
+}
+
+/// Stands where a shape does in the name of what says that a lease has been given back. No shape of
+/// a strategy begins so, and a key's names share its slot.
+fn marker(id: LeaseId) -> String {
+    format!("-{:x}-{:x}", id.incarnation, id.count)
+}
+
+/// A strategy's parameters, and then what is asked.
+fn numbers(params: &Params, asked: &[u64]) -> Vec<Arg> {
+    let asked = asked.iter().map(|number| number.cast_signed());
+    params.numbers().iter().copied().chain(asked).map(Arg::Number).collect()
 }
 
 fn refused(detail: &str) -> StoreError {

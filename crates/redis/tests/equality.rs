@@ -5,7 +5,7 @@
 mod support;
 
 use admittance_testkit::servers::RedisServer;
-use admittance_testkit::{equals_core, groups_equal_core};
+use admittance_testkit::{equals_core, groups_equal_core, leases_equal_core};
 use support::OnServer;
 
 #[test]
@@ -22,4 +22,12 @@ fn groups_decide_as_core_does() {
     let mut harness = OnServer::new(&server.url());
     harness.timelines = 1_000;
     harness.run(groups_equal_core(&harness)).unwrap();
+}
+
+#[test]
+fn leases_are_granted_and_given_back_as_core_does() {
+    let server = RedisServer::start().unwrap();
+    let mut harness = OnServer::new(&server.url());
+    harness.timelines = 1_000;
+    harness.run(leases_equal_core(&harness)).unwrap();
 }

@@ -9,8 +9,8 @@ use admittance_redis::script_texts;
 use admittance_testkit::servers::RedisServer;
 use admittance_testkit::{
     Violation, custom_strategies_decide_exactly, equals_core, groups_equal_core,
-    keeps_what_was_spent_when_a_limit_changes, many_keys_at_one_instant, retry_is_the_truth,
-    steps_back_never_over_admit,
+    keeps_what_was_spent_when_a_limit_changes, leases_equal_core, many_keys_at_one_instant,
+    retry_is_the_truth, steps_back_never_over_admit,
 };
 use support::OnServer;
 
@@ -140,4 +140,49 @@ fn an_any_that_charges_twice_is_caught_by_groups_equal_core() {
 fn a_swap_that_does_not_compare_is_caught_by_custom_strategies_decide_exactly() {
     let edit = ("if bytes ~= expected then", "if false then");
     on_a_server(|harness| caught(harness, edit, custom_strategies_decide_exactly));
+}
+
+#[test]
+fn a_lease_given_back_in_full_is_caught_by_leases_equal_core() {
+    let edit = ("(units < p.limit and units or p.limit) - came", "units");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+    // Nor may what came back meanwhile be rounded down.
+    let edit = ("if high < since or low > 0 then came = came + 1 end", "");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+}
+
+#[test]
+fn a_lease_given_back_to_another_window_is_caught_by_leases_equal_core() {
+    let edit = ("if finish ~= paid_until then return 0 end", "");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+}
+
+#[test]
+fn a_lease_given_back_twice_is_caught_by_leases_equal_core() {
+    let edit = ("is_first = call('SET', KEYS[2], 1, 'NX')", "is_first = true");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+}
+
+#[test]
+fn a_lease_given_back_too_late_is_caught_by_leases_equal_core() {
+    let edit = ("if not is_first or since > GIVE_BACK_MAX then", "if not is_first then");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+}
+
+#[test]
+fn a_grant_that_helps_nobody_is_caught_by_leases_equal_core() {
+    let edit = ("if left < least then give = 0 end", "");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+}
+
+#[test]
+fn a_grant_that_is_not_charged_is_caught_by_leases_equal_core() {
+    let edit = ("  write(p, key, one, two)\n", "");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
+}
+
+#[test]
+fn a_grant_with_no_time_to_use_it_is_caught_by_leases_equal_core() {
+    let edit = ("reset - now < 4 * trip", "false");
+    on_a_server(|harness| caught(harness, edit, leases_equal_core));
 }

@@ -23,6 +23,10 @@ const PINNED: &[(&str, &str)] = &[
     ("any", "767771ebf306c68620d312a8933382a2ae40acf4"),
     ("load", "9c4dc61ab5226b48ca29937df5613ff9f0838794"),
     ("swap", "846f49706a2ddedbba8a7bdbd76c64913bae6527"),
+    ("lease tat", "7cb0b965ad8c638abe87a21a9b63fd27b652b0c8"),
+    ("lease window", "afe1c1e44ab82104cac314a1901cd3536fb10c44"),
+    ("give back tat", "6498f7c703a2d8c60f54ce18173ca81d01e19047"),
+    ("give back window", "68e3280b49bbf7a72ed4f06489cd1ebd6133f256"),
 ];
 
 #[test]

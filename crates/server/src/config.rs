@@ -30,6 +30,8 @@
 //! # Ok::<(), admittance_server::Report>(())
 //! ```
 
+mod escrow;
+mod lease;
 mod node;
 mod policy;
 mod problem;
@@ -45,6 +47,8 @@ use std::path::Path;
 
 use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
+pub use self::escrow::EscrowConfig;
+pub use self::lease::TierConfig;
 use self::node::{Entry, Value};
 use self::policy::quoted_key;
 use self::problem::nearest;
@@ -112,6 +116,10 @@ pub struct PolicyConfig {
     pub fail: FailMode,
     /// What a shared store is told about it.
     pub store: StoreConfig,
+    /// What stands between its requests and the store.
+    pub tier: TierConfig,
+    /// How its keys share one budget, if they do; the strategy is then that of the budget.
+    pub escrow: Option<EscrowConfig>,
 }
 
 impl Fail {
@@ -219,10 +227,15 @@ impl fmt::Display for Config {
                 yaml_text(&policy.name),
                 policy.strategy.limit()
             )?;
-            writeln!(f, "    strategy: {}", policy.rule.strategy())?;
-            for (key, value) in policy.rule.parameters() {
+            match &policy.escrow {
+                Some(escrow) => write!(f, "{escrow}")?,
+                None => writeln!(f, "    strategy: {}", policy.rule.strategy())?,
+            }
+            let is_escrow = policy.escrow.is_some();
+            for (key, value) in policy.rule.parameters().iter().filter(|_| !is_escrow) {
                 writeln!(f, "    {key}: {value}")?;
             }
+            write!(f, "{}", policy.tier)?;
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;
             }
@@ -230,7 +243,9 @@ impl fmt::Display for Config {
                 OnFull::Evict => "evict",
                 OnFull::Deny => "deny",
             };
-            writeln!(f, "    maxKeys: {}\n    onFull: {on_full}", policy.max_keys)?;
+            if !is_escrow {
+                writeln!(f, "    maxKeys: {}\n    onFull: {on_full}", policy.max_keys)?;
+            }
             writeln!(f, "    fail: {}", policy.fail.name())?;
             if let FailMode::Local { share } = policy.fail {
                 writeln!(f, "    share: {share}")?;

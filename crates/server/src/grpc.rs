@@ -5,7 +5,8 @@
 //! `INVALID_ARGUMENT` for what no policy could decide, `UNIMPLEMENTED` for what this policy or
 //! this version cannot do, `UNAVAILABLE` for a look that the store could not answer. None of them
 //! has charged anything. A decision that the fail mode made has `admittance-source: fail-mode` in
-//! its metadata.
+//! its metadata; one that this process made with what it has borrowed, or a denial that it
+//! remembers, `admittance-source: node`.
 //!
 //! # Proven by
 //! `tests/grpc.rs`, and the public Python client in `tests/witness` at the root.
@@ -93,14 +94,16 @@ impl RateLimiter for Door {
 /// A reply that says so if the store did not decide it.
 fn sourced<T>(reply: T, source: Source) -> Response<T> {
     let mut response = Response::new(reply);
-    if source == Source::FailMode {
-        let value = MetadataValue::from_static("fail-mode");
-        response.metadata_mut().insert("admittance-source", value);
-    }
+    let value = match source {
+        Source::Store => return response,
+        Source::Node => MetadataValue::from_static("node"),
+        Source::FailMode => MetadataValue::from_static("fail-mode"),
+    };
+    response.metadata_mut().insert("admittance-source", value);
     response
 }
 
-fn status(refusal: Refusal) -> Status {
+pub(crate) fn status(refusal: Refusal) -> Status {
     let message = refusal.to_string();
     match refusal {
         Refusal::UnknownPolicy { .. } => Status::not_found(message),

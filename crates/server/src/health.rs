@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use admittance_proto::RATE_LIMITER;
+use admittance_proto::{FLEET, RATE_LIMITER};
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -19,11 +19,16 @@ use crate::config::quoted;
 #[derive(Clone, Debug)]
 pub(crate) struct Healthy {
     draining: watch::Receiver<bool>,
+    has_fleet: bool,
 }
 
 impl Healthy {
-    pub(crate) const fn new(draining: watch::Receiver<bool>) -> Self {
-        Self { draining }
+    pub(crate) const fn new(draining: watch::Receiver<bool>, has_fleet: bool) -> Self {
+        Self { draining, has_fleet }
+    }
+
+    fn is_known(&self, service: &str) -> bool {
+        service.is_empty() || service == RATE_LIMITER || (self.has_fleet && service == FLEET)
     }
 
     fn status(&self) -> ServingStatus {
@@ -40,7 +45,7 @@ impl Health for Healthy {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let service = request.into_inner().service;
-        if is_known(&service) {
+        if self.is_known(&service) {
             Ok(Response::new(answer(self.status())))
         } else {
             Err(Status::not_found(format!("unknown service {}", quoted(&service))))
@@ -53,7 +58,7 @@ impl Health for Healthy {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Watched>, Status> {
-        let known = is_known(&request.into_inner().service);
+        let known = self.is_known(&request.into_inner().service);
         let first = if known { self.status() } else { ServingStatus::ServiceUnknown };
         let (sender, receiver) = tokio::sync::mpsc::channel(2);
         // Two messages at most, so neither send waits.
@@ -72,10 +77,6 @@ impl Health for Healthy {
         let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
         Ok(Response::new(Box::pin(stream)))
     }
-}
-
-fn is_known(service: &str) -> bool {
-    service.is_empty() || service == RATE_LIMITER
 }
 
 fn answer(status: ServingStatus) -> HealthCheckResponse {

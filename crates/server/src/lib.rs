@@ -23,19 +23,28 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod escrow;
+mod fleet;
 mod grpc;
 mod health;
+mod peers;
 mod secret;
 mod serve;
 mod service;
 mod store;
 
-pub use config::{Config, Defaults, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig};
+pub use config::{
+    Config, Defaults, EscrowConfig, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig,
+    TierConfig,
+};
+pub use fleet::FleetSecret;
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
+    serve_fleet,
 };
 pub use service::{
-    BATCH_MAX, KEY_MAX, Known, Operation, Policy, Refusal, Service, SharedClock, cost,
+    BATCH_MAX, KEY_MAX, Known, Lent, Operation, Policy, Refusal, Service, SharedClock, Stopped,
+    cost,
 };
 pub use store::AnyStore;

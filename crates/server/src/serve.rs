@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use admittance_proto::v1::fleet_server::FleetServer;
 use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
-use admittance_proto::{DESCRIPTORS, RATE_LIMITER};
+use admittance_proto::{DESCRIPTORS, FLEET, RATE_LIMITER};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -31,6 +32,7 @@ use tonic::transport::server::{Connected, Router};
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::Service;
+use crate::fleet::{FleetDoor, FleetSecret};
 use crate::grpc::Door;
 use crate::health::Healthy;
 
@@ -80,8 +82,21 @@ pub async fn serve(
     service: Arc<Service>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Drained, ServeError> {
+    serve_fleet(listener, service, FleetSecret::default(), shutdown).await
+}
+
+/// As [`serve`], with a secret for those who borrow over the fleet door.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_fleet(
+    listener: TcpListener,
+    service: Arc<Service>,
+    secret: FleetSecret,
+    shutdown: impl Future<Output = ()>,
+) -> Result<Drained, ServeError> {
     let (drain, draining) = watch::channel(false);
-    let router = doors(service, draining.clone())?;
+    let router = doors(Arc::clone(&service), secret, draining.clone())?;
     let connections = accept(listener, draining.clone());
     let mut stop = draining;
     let stopped = async move {
@@ -94,14 +109,27 @@ pub async fn serve(
         () = shutdown => {}
     }
     let _ = drain.send(true);
-    match tokio::time::timeout(DRAIN_MAX, serving).await {
+    let drained = match tokio::time::timeout(DRAIN_MAX, serving).await {
         Ok(ended) => ended.map(|()| Drained::Whole).map_err(Into::into),
         Err(_) => Ok(Drained::CutShort),
-    }
+    };
+    // What is still held would be lost to the others until its window ends.
+    let _ = tokio::time::timeout(GIVE_BACK_MAX, service.close()).await;
+    drained
 }
 
 /// All services on one router, with the bounds on what a client may hold.
-fn doors(service: Arc<Service>, draining: watch::Receiver<bool>) -> Result<Router, ServeError> {
+fn doors(
+    service: Arc<Service>,
+    secret: FleetSecret,
+    draining: watch::Receiver<bool>,
+) -> Result<Router, ServeError> {
+    let fleet = service.has_federated().then(|| {
+        FleetServer::new(FleetDoor::new(Arc::clone(&service), secret))
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    });
+    let has_fleet = fleet.is_some();
     let limiter = RateLimiterServer::new(Door::new(service))
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -113,21 +141,23 @@ fn doors(service: Arc<Service>, draining: watch::Receiver<bool>) -> Result<Route
         .http2_max_header_list_size(HEADERS_MAX)
         .timeout(CALL_MAX)
         .add_service(limiter)
-        .add_service(HealthServer::new(Healthy::new(draining)))
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?);
+        .add_optional_service(fleet)
+        .add_service(HealthServer::new(Healthy::new(draining, has_fleet)))
+        .add_service(reflection(has_fleet).build_v1()?)
+        .add_service(reflection(has_fleet).build_v1alpha()?);
     Ok(router)
 }
 
 /// Reflection of what is served here, which is less than what the contract describes.
-fn reflection() -> tonic_reflection::server::Builder<'static> {
-    tonic_reflection::server::Builder::configure()
+fn reflection(has_fleet: bool) -> tonic_reflection::server::Builder<'static> {
+    let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .with_service_name(RATE_LIMITER)
         .with_service_name("grpc.health.v1.Health")
         .with_service_name("grpc.reflection.v1.ServerReflection")
-        .with_service_name("grpc.reflection.v1alpha.ServerReflection")
+        .with_service_name("grpc.reflection.v1alpha.ServerReflection");
+    if has_fleet { reflection.with_service_name(FLEET) } else { reflection }
 }
 
 /// Accepts connections until the drain begins, which also closes the port.
@@ -244,6 +274,8 @@ impl AsyncWrite for Connection {
     }
 }
 
+/// How long giving back may take after the drain.
+const GIVE_BACK_MAX: Duration = Duration::from_millis(500);
 /// A peer that does not answer a ping within the timeout is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);

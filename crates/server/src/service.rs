@@ -32,17 +32,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod lend;
+mod many;
+
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
+use admittance::two_tier::{Leasing, TwoTier};
 use admittance::{
     Builtin, Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded,
-    Invalid, Limiter, SharedLimiter, Source, Span, StoreError,
+    Invalid, Limiter, Memory, SharedLimiter, Source, Span, StoreError,
 };
+use tokio::sync::watch;
 
-use crate::config::{Config, PolicyConfig, quoted};
+use crate::config::{Config, PolicyConfig, TierConfig, quoted};
+use crate::escrow::Escrow;
+use crate::peers::Peers;
 use crate::store::AnyStore;
+
+pub use self::lend::{Lent, Stopped};
 
 /// A clock that every policy reads; tests put a manual one here.
 pub type SharedClock = Arc<dyn Clock + Send + Sync>;
@@ -59,7 +70,15 @@ pub struct Service {
     policies: BTreeMap<String, Policy>,
     /// One for each deadline that policies have: what is too slow for one may do for another.
     guards: BTreeMap<Span, Arc<Guarded<AnyStore>>>,
+    /// Who borrows over the fleet door.
+    peers: Peers,
+    stopped: watch::Sender<Stopped>,
+    /// Names what goes back of what was lent there.
+    lent: AtomicU64,
+    incarnation: u64,
 }
+
+type Tiered = TwoTier<AnyStore>;
 
 /// One policy, ready to decide.
 pub struct Policy {
@@ -79,6 +98,10 @@ enum Where {
     },
     /// In a shared store.
     There(Box<SharedLimiter<AnyStore>>),
+    /// In a store, with a tier before it in this process.
+    Tiered(Arc<Tiered>),
+    /// In one budget that they share, wherever that is.
+    Together(Box<Escrow>),
 }
 
 /// What can be asked of a policy.
@@ -97,6 +120,8 @@ pub enum Operation {
     Debit,
     /// Start work on every axis.
     Admit,
+    /// Borrow a part of the budget.
+    Reserve,
 }
 
 /// Why a request was not decided. A denial is not one of these: it is a decision.
@@ -156,13 +181,45 @@ pub struct Known {
 
 impl Service {
     /// A service for these policies on the in-process store.
+    ///
+    /// # Panics
+    /// If a policy's escrow or tier has rules that cannot be kept; a configuration that was read
+    /// has none. Outside of a tokio runtime if a policy has a tier, whose tasks run there.
     #[must_use]
     pub fn new(config: &Config, clock: SharedClock) -> Self {
-        let policies = config.policies.iter().map(|policy| {
-            let place = Where::Here { clock: Arc::clone(&clock), limiter: OnceLock::new() };
-            (policy.name.clone(), Policy { config: policy.clone(), place })
-        });
-        Self { policies: policies.collect(), guards: BTreeMap::new() }
+        // Policies with a tier lend and borrow within this process: what they do elsewhere.
+        let memory = AnyStore::new(Memory::new(Arc::clone(&clock)));
+        let settings = GuardSettings { clock: Arc::new(Arc::clone(&clock)), ..Default::default() };
+        let mut service = Self::empty();
+        for policy in &config.policies {
+            let clock = Arc::clone(&clock);
+            let place = match (&policy.escrow, policy.tier.is_strict()) {
+                (None, true) => Where::Here { clock, limiter: OnceLock::new() },
+                (Some(escrow), _) => {
+                    let escrow = Escrow::here(escrow, clock);
+                    Where::Together(Box::new(escrow.expect("the reader has built it once")))
+                }
+                (None, false) => {
+                    let place = service.in_store(config, policy, &memory, &settings);
+                    place.expect("the reader has built it once")
+                }
+            };
+            service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), place });
+        }
+        // What stands before this process's memory is nobody's concern: it always answers.
+        service.guards.clear();
+        service
+    }
+
+    fn empty() -> Self {
+        Self {
+            policies: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            peers: Peers::default(),
+            stopped: watch::Sender::default(),
+            lent: AtomicU64::new(0),
+            incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
+        }
     }
 
     /// A service for these policies on a shared store. The clock is for going on without it. Must
@@ -175,20 +232,56 @@ impl Service {
         store: &AnyStore,
         settings: &GuardSettings,
     ) -> Result<Self, Invalid> {
-        let mut service = Self { policies: BTreeMap::new(), guards: BTreeMap::new() };
+        let mut service = Self::empty();
         for policy in &config.policies {
-            let deadline = policy.store.deadline;
-            let guard = service.guards.entry(deadline).or_insert_with(|| {
-                let settings = GuardSettings { deadline, ..settings.clone() };
-                Arc::new(Guarded::start(store.clone(), settings))
-            });
-            let name = config.store_name(policy);
-            let limiter =
-                SharedLimiter::new(name, policy.strategy, Arc::clone(guard), policy.fail)?;
-            let place = Where::There(Box::new(limiter.max_keys(policy.max_keys)));
+            let place = service.in_store(config, policy, store, settings)?;
             service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), place });
         }
         Ok(service)
+    }
+
+    /// Where a policy lives whose keys are in a store.
+    fn in_store(
+        &mut self,
+        config: &Config,
+        policy: &PolicyConfig,
+        store: &AnyStore,
+        settings: &GuardSettings,
+    ) -> Result<Where, Invalid> {
+        let deadline = policy.store.deadline;
+        let guard = self.guards.entry(deadline).or_insert_with(|| {
+            let settings = GuardSettings { deadline, ..settings.clone() };
+            Arc::new(Guarded::start(store.clone(), settings))
+        });
+        if let Some(escrow) = &policy.escrow {
+            let escrow = Escrow::there(config, policy, escrow, guard)?;
+            return Ok(Where::Together(Box::new(escrow)));
+        }
+        let (name, guard) = (config.store_name(policy), Arc::clone(guard));
+        let limiter = SharedLimiter::new(name, policy.strategy, guard, policy.fail)?;
+        let limiter = limiter.max_keys(policy.max_keys);
+        let max_keys = usize::try_from(policy.max_keys).unwrap_or(usize::MAX);
+        Ok(match policy.tier {
+            TierConfig::Strict => Where::There(Box::new(limiter)),
+            TierConfig::CachedDeny => {
+                Where::Tiered(Arc::new(TwoTier::cached_deny(limiter, max_keys)))
+            }
+            TierConfig::Leased(leasing) | TierConfig::Federated(leasing) => {
+                let leasing = Leasing { max_keys: max_keys.min(leasing.max_keys), ..leasing };
+                let tier = TwoTier::leased(limiter, leasing);
+                Where::Tiered(Arc::new(tier.expect("the reader has checked it")))
+            }
+        })
+    }
+
+    /// Gives back what this process holds of shared limits. To be called when no more requests
+    /// come.
+    pub async fn close(&self) {
+        for policy in self.policies.values() {
+            if let Where::Tiered(tier) = &policy.place {
+                tier.close().await;
+            }
+        }
     }
 
     /// What stands before the shared store, one for each deadline that policies have; none for the
@@ -229,6 +322,11 @@ impl Service {
                 let decided = limiter.check(key.as_bytes(), cost).await;
                 decided.map_err(|error| policy.failed(error))
             }
+            Where::Tiered(tier) => {
+                let decided = tier.check(key.as_bytes(), cost).await;
+                decided.map_err(|error| policy.failed(error))
+            }
+            Where::Together(escrow) => Ok(escrow.check(key, cost).await),
         }
     }
 
@@ -259,6 +357,10 @@ impl Service {
                 let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
                 limiter.check_many(&keys, cost).await.map_err(|error| policy.failed(error))
             }
+            Where::Tiered(tier) => {
+                many::each(tier, keys, cost).await.map_err(|error| policy.failed(error))
+            }
+            Where::Together(_) => Err(policy.cannot(Operation::CheckMany)),
         }
     }
 
@@ -274,6 +376,7 @@ impl Service {
             Where::There(limiter) => {
                 limiter.peek(key.as_bytes()).await.map_err(|error| policy.failed(error))
             }
+            Where::Tiered(_) | Where::Together(_) => Err(policy.cannot(Operation::Peek)),
         }
     }
 
@@ -290,6 +393,7 @@ impl Service {
                 let forecast = limiter.forecast(key.as_bytes(), cost).await;
                 forecast.map_err(|error| policy.failed(error))
             }
+            Where::Tiered(_) | Where::Together(_) => Err(policy.cannot(Operation::Forecast)),
         }
     }
 
@@ -298,8 +402,7 @@ impl Service {
     /// # Errors
     /// Always: an unknown policy, or one that cannot do this.
     pub fn unsupported(&self, policy: &str, operation: Operation) -> Result<(), Refusal> {
-        let policy = self.policy(policy)?.name().to_owned();
-        Err(Refusal::Unsupported { policy, operation })
+        Err(self.policy(policy)?.cannot(operation))
     }
 
     fn known(&self) -> Known {
@@ -339,6 +442,8 @@ impl Policy {
         match &self.place {
             Where::Here { .. } => 0,
             Where::There(limiter) => limiter.answered_by_fail_mode(),
+            Where::Tiered(tier) => tier.shared().answered_by_fail_mode(),
+            Where::Together(escrow) => escrow.answered_by_fail_mode(),
         }
     }
 
@@ -354,6 +459,10 @@ impl Policy {
                 .clock(Arc::clone(clock))
                 .build()
         })
+    }
+
+    fn cannot(&self, operation: Operation) -> Refusal {
+        Refusal::Unsupported { policy: self.name().to_owned(), operation }
     }
 
     fn failed(&self, error: StoreError) -> Refusal {
@@ -399,6 +508,7 @@ impl fmt::Display for Operation {
             Self::Forecast => "forecast",
             Self::Debit => "debit",
             Self::Admit => "admit",
+            Self::Reserve => "reserve",
         })
     }
 }

@@ -1,7 +1,8 @@
 //! What files mean, and what is said about those that mean nothing.
 
 use admittance::{
-    Cadence, Decimal, FailMode, Gcra, OnFull, SlidingWindow, Span, Strategy, TokenBucket, Weekday,
+    Cadence, Decimal, FailMode, FairEscrow, Gcra, ManualClock, OnFull, SlidingWindow, Span,
+    Strategy, TokenBucket, Weekday,
 };
 use admittance_server::{Config, Defaults, Fail, Report, Rule, StoreConfig};
 
@@ -431,14 +432,10 @@ fn what_core_refuses_is_reported_at_its_key() {
 #[test]
 fn what_later_versions_serve_is_refused_by_name() {
     for block in [
-        "twoTier",
         "tokenBudget",
         "fleetBudget",
         "concurrency",
         "distributedConcurrency",
-        "fairEscrow",
-        "federatedFairEscrow",
-        "federated",
         "load",
         "cost",
         "joint",
@@ -510,7 +507,11 @@ fn size_depth_and_number_are_bounded() {
 
 #[test]
 fn no_text_makes_the_reader_panic() {
-    let seed = include_str!("../src/config/built-in.yaml");
+    let seed = concat!(
+        include_str!("../src/config/built-in.yaml"),
+        "  e: { fairEscrow: { limit: 9, windowMs: 5, quantum: 3, weights: { a: 2, b: 0.5 } } }\n",
+    );
+    assert!(load(seed).is_ok());
     let pieces = [
         "{",
         "}",
@@ -581,6 +582,9 @@ fn read(text: &str) {
             for policy in config.policies {
                 let now = admittance::Micros::HORIZON;
                 let _ = policy.strategy.step(None, now, admittance::Cost::ONE);
+                let rules = policy.escrow.map(|escrow| escrow.rules);
+                let build = |rules| FairEscrow::on_clock(&rules, ManualClock::default());
+                assert!(rules.map(build).is_none_or(|built| built.is_ok()));
             }
         }
     }

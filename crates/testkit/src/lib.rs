@@ -148,6 +148,7 @@ pub async fn conformance<H: Harness>(harness: &H) -> Result<(), Violation> {
     many_keys_at_one_instant(harness).await?;
     keeps_what_was_spent_when_a_limit_changes(harness).await?;
     groups_equal_core(harness).await?;
+    leases_equal_core(harness).await?;
     equals_core(harness).await
 }
 

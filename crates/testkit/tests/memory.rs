@@ -8,7 +8,7 @@ use admittance::{
     Action, Builtin, Combine, Cost, Gcra, Group, Limit, ManualClock, Memory, Micros, OnFull, Op,
     Recovery, Span, Store, StoreError, Tat, Window,
 };
-use admittance_testkit::{Fault, Faulty, Harness, block_on, conformance, leases_equal_core};
+use admittance_testkit::{Fault, Faulty, Harness, block_on, conformance};
 
 struct InProcess {
     clock: ManualClock,
@@ -43,13 +43,6 @@ impl Harness for InProcess {
 fn memory_holds_every_contract() {
     for (max_keys, on_full) in [(1_000, OnFull::Evict), (5_000, OnFull::Deny)] {
         block_on(conformance(&InProcess::new(max_keys, on_full))).unwrap();
-    }
-}
-
-#[test]
-fn memory_leases_as_core_does() {
-    for (max_keys, on_full) in [(1_000, OnFull::Evict), (5_000, OnFull::Deny)] {
-        block_on(leases_equal_core(&InProcess::new(max_keys, on_full))).unwrap();
     }
 }
 

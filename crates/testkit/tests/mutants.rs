@@ -419,7 +419,6 @@ fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
 fn a_map_behind_a_lock_holds_every_contract() {
     block_on(conformance(&flawed(Flaw::Nothing))).unwrap();
     held(Contract::Custom, Flaw::Nothing).unwrap();
-    held(Contract::Leases, Flaw::Nothing).unwrap();
 }
 
 #[test]
@@ -463,8 +462,8 @@ fn every_flaw_is_seen_by_the_contract_that_forbids_it() {
     for (flaw, contract) in seen_by {
         let violation = held(contract, flaw).expect_err(&format!("{flaw:?} passes {contract:?}"));
         assert_eq!(violation.contract, contract);
-        if matches!(contract, Contract::Custom | Contract::Leases) {
-            continue; // Asked of stores that swap and that lease, apart from the suite.
+        if contract == Contract::Custom {
+            continue; // Asked of stores that swap, apart from the suite.
         }
         // The suite as a whole sees it too, whichever contract is first.
         let violation = block_on(conformance(&flawed(flaw))).expect_err(&format!("{flaw:?}"));

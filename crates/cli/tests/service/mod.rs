@@ -13,9 +13,15 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    /// With these variables in its environment too.
+    pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_admittance"))
             .args(["serve", "--port", "0"])
             .args(args)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -28,7 +28,7 @@ pub trait Grantor: Strategy {
     /// Charges what is granted of `ask`.
     fn grant(&self, state: Option<Self::State>, now: Micros, ask: Ask) -> Granted<Self::State> {
         let before = self.peek(state.as_ref(), now);
-        let (left, ask) = (before.remaining, self.in_time(&before, now, ask));
+        let (left, ask) = (before.remaining, self.in_time(&before, now, ask.bounded()));
         let give = if left < ask.least { 0 } else { ask.want.max(ask.need).min(left) };
         let (state, after) = match Cost::new(give) {
             Some(cost) => {
@@ -110,7 +110,9 @@ impl Grantor for Tat {
 
     fn restore(&self, state: TatState, now: Micros, back: &GiveBack) -> (TatState, u64) {
         let came_back = self.units_in(now.since(back.granted_at));
-        let restored = back.units.saturating_sub(came_back).min(self.whole_units_lent(&state, now));
+        // Nobody holds more than the limit, unless it was lowered since.
+        let units = back.units.min(self.limit).saturating_sub(came_back);
+        let restored = units.min(self.whole_units_lent(&state, now));
         (self.without(&state, restored), restored)
     }
 }

@@ -100,6 +100,13 @@ pub(crate) struct NativeCell(UnsafeCell<[u64; 2]>);
 unsafe impl Sync for NativeCell {}
 
 #[cfg(target_arch = "x86_64")]
+impl NativeCell {
+    pub(crate) const fn empty() -> Self {
+        Self(UnsafeCell::new([0, 0]))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
 impl Cell for NativeCell {
     #[inline(always)]
     fn load(&self) -> Slot {
@@ -181,6 +188,13 @@ impl Cell for NativeCell {
 #[cfg(not(target_arch = "x86_64"))]
 #[repr(C, align(16))]
 pub(crate) struct NativeCell(portable_atomic::AtomicU128);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl NativeCell {
+    pub(crate) const fn empty() -> Self {
+        Self(portable_atomic::AtomicU128::new(0))
+    }
+}
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Cell for NativeCell {

@@ -248,6 +248,33 @@ impl<S> Guarded<S> {
     }
 }
 
+impl<S: Store + 'static> Guarded<S> {
+    /// Asks once, and waits for the answer up to `patience`, however late it is: for asks whose
+    /// late answer is of use. The breaker hears of one that is late when it is.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub async fn outlast(&self, op: Op<'_>, patience: Span) -> Result<Applied, StoreError> {
+        let (inner, deadline) = (&*self.inner, self.inner.settings.deadline);
+        let Some(pass) = inner.lock().breaker.pass() else {
+            inner.turned_away.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreError::Unavailable);
+        };
+        inner.asked.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        let asking = Asking { inner, pass, began, deadline, is_told: false };
+        let mut answer = std::pin::pin!(inner.store.apply(op));
+        if let Ok(answer) = tokio::time::timeout(deadline.into(), &mut answer).await {
+            asking.tell(answer.as_ref().err());
+            return answer;
+        }
+        asking.tell(Some(&StoreError::Timeout { waited: deadline }));
+        let until = began + Duration::from(patience);
+        let late = tokio::time::timeout_at(until, answer).await;
+        late.unwrap_or(Err(StoreError::Timeout { waited: patience }))
+    }
+}
+
 impl<S: Store + 'static> Store for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
         self.inner.ask(self.inner.settings.deadline, || self.inner.store.apply(op)).await

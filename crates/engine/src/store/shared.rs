@@ -61,6 +61,8 @@ pub enum FailMode {
 pub enum Source {
     /// The store decided.
     Store,
+    /// This node did, with credits that it holds or a denial that it remembers.
+    Node,
     /// The store could not; the fail mode decided.
     FailMode,
 }
@@ -164,12 +166,17 @@ impl<S: Store + 'static> SharedLimiter<S> {
             Err(error) => error,
         };
         self.unless_asked_wrongly(error)?;
+        Ok(self.without_store(key, cost))
+    }
+
+    /// What the fail mode answers.
+    pub(crate) fn without_store(&self, key: &[u8], cost: Cost) -> Decided {
         let outage = self.store.outage();
         let decision = match self.alone(outage) {
             Some(alone) => self.known(alone.check_cost(key, cost), cost, outage),
             None => self.unasked(cost, outage),
         };
-        Ok(self.by_fail_mode(decision))
+        self.by_fail_mode(decision)
     }
 
     /// Decides a request for each key, at one instant, repeated keys in order.
@@ -272,7 +279,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
         }
     }
 
-    fn by_store(&self, decision: Decision) -> Decided {
+    pub(crate) fn by_store(&self, decision: Decision) -> Decided {
         self.recovered();
         Decided { decision, source: Source::Store }
     }
@@ -376,7 +383,7 @@ impl FailMode {
 }
 
 /// The part of a limit that a node with this share goes on with; `None` if that is nothing.
-fn part_of(strategy: &Builtin, share: Decimal) -> Result<Option<Builtin>, Invalid> {
+pub(crate) fn part_of(strategy: &Builtin, share: Decimal) -> Result<Option<Builtin>, Invalid> {
     let parameter = Parameter::Share;
     if share.is_zero() {
         return Err(Invalid::Zero(parameter));

@@ -142,8 +142,12 @@ impl Postgres {
             ),
         };
         format!(
-            "SELECT CASE WHEN s.action = 3 THEN {state}_reset($1, $3, s.at) ELSE {op} END FROM \
-             (SELECT * FROM unnest($4::bigint[], $5::int[], $6::bigint[], $7::int[]) \
+            "SELECT CASE s.action WHEN 3 THEN {state}_reset($1, $3, s.at) \
+             WHEN 4 THEN {state}_lease($1, {spec}, l[1], l[2], l[3], l[4], s.at) \
+             WHEN 5 THEN {state}_give_back($1, {spec}, l[1], l[2], l[3], l[4], l[5], s.at) \
+             ELSE {op} END FROM \
+             (SELECT *, ($8::bigint[])[n * 5 - 4 : n * 5] AS l \
+             FROM unnest($4::bigint[], $5::int[], $6::bigint[], $7::int[]) \
              WITH ORDINALITY AS w (at, action, cost, use, n) ORDER BY n OFFSET 0) s"
         )
     }
@@ -180,6 +184,7 @@ impl Harness for Postgres {
         let (key, _) = store.arguments(first.policy, first.strategy, first.key);
         let (mut ats, mut actions, mut costs) = (Vec::new(), Vec::new(), Vec::new());
         let (mut specs, mut uses): (Vec<i64>, Vec<i32>) = (Vec::new(), Vec::new());
+        let mut lent: Vec<i64> = Vec::new();
         for (step, place) in steps.iter().zip(1..) {
             let (own, spec) = store.arguments(step.op.policy, step.op.strategy, step.op.key);
             assert_eq!(own, key, "a timeline is one key's");
@@ -191,16 +196,19 @@ impl Harness for Postgres {
                 Action::Peek => (1, 1),
                 Action::Forecast(cost) => (2, cost.units()),
                 Action::Reset => (3, 1),
+                Action::Lease(_) => (4, 1),
+                Action::GiveBack(_) => (5, 1),
                 other => unreachable!("{other:?} is not drawn"),
             };
             actions.push(action);
+            lent.extend(PostgresStore::lent(step.op.action));
             costs.push(i64::try_from(cost).expect("below 2^53"));
         }
         let statement = self.replay_statement();
         let statement = self.client.prepare(&statement).await.expect("a statement");
         let is_log = specs[0] == 4;
-        let given: [&(dyn ToSql + Sync); 7] =
-            [&key, &specs, &is_log, &ats, &actions, &costs, &uses];
+        let given: [&(dyn ToSql + Sync); 8] =
+            [&key, &specs, &is_log, &ats, &actions, &costs, &uses, &lent];
         let refused = |error: tokio_postgres::Error| StoreError::Refused {
             detail: error
                 .as_db_error()

@@ -8,7 +8,7 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{Defaults, Fail, PolicyConfig, scalar, shared};
+use super::{Defaults, Fail, PolicyConfig, escrow, lease, scalar, shared};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
@@ -20,6 +20,10 @@ pub(crate) fn read(
     let found_before = problems.len();
     let mut reader = Reader { name, path, problems, warnings, misspelt: Vec::new() };
     let raw = reader.raw()?;
+    if !raw.fair_escrow.is_absent() {
+        let policy = reader.escrow(defaults, &raw);
+        return policy.filter(|_| problems.len() == found_before);
+    }
     let kind = reader.kind(&raw)?;
     reader.refuse_what_does_not_apply(kind, &raw);
     let rule = reader.rule(kind, &raw);
@@ -31,18 +35,25 @@ pub(crate) fn read(
         }
     });
     let (fail, store) = reader.shared(defaults, strategy.as_ref(), &raw);
+    let tiered = match (rule, strategy) {
+        (Some(rule), Some(strategy)) => reader.tier(rule, strategy, store.deadline, &raw),
+        _ => None,
+    };
     if problems.len() > found_before {
         return None;
     }
+    let (rule, strategy, tier) = tiered?;
     Some(PolicyConfig {
         name: name.key.clone(),
-        rule: rule?,
-        strategy: strategy?,
+        rule,
+        strategy,
+        tier,
         prefix: raw.prefix.value().map(ToOwned::to_owned),
         max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
         on_full: raw.on_full.value().copied().unwrap_or_default(),
         fail: fail?,
         store,
+        escrow: None,
     })
 }
 
@@ -72,9 +83,12 @@ pub(super) struct Raw<'a> {
     anchor: Slot<i64>,
     offset_minutes: Slot<i64>,
     week_starts_on: Slot<Weekday>,
-    prefix: Slot<String>,
+    pub(super) prefix: Slot<String>,
     max_keys: Slot<u64>,
     on_full: Slot<OnFull>,
+    pub(super) fair_escrow: Slot<escrow::Block>,
+    pub(super) two_tier: Slot<lease::Block>,
+    pub(super) federated: Slot<lease::Block>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
     pub(super) hash_tag: Slot<String>,
@@ -174,7 +188,12 @@ impl<'n> Reader<'n, '_> {
         let mut raw = Raw::default();
         let mut served = true;
         for entry in entries {
-            if LATER.contains(&entry.key.as_str()) {
+            if entry.key == "federatedFairEscrow" {
+                let message = "not yet served by this version, which shares a budget among the \
+                               instances on one store; use fairEscrow with --store";
+                self.report(entry.place, &entry.key, message.into());
+                served = false;
+            } else if LATER.contains(&entry.key.as_str()) {
                 let message = "not yet served by this version; remove it or the policy";
                 self.report(entry.place, &entry.key, message.into());
                 served = false;
@@ -214,6 +233,9 @@ impl<'n> Reader<'n, '_> {
             "offsetMinutes" => raw.offset_minutes = self.slot(entry, "0", scalar::signed),
             "weekStartsOn" => raw.week_starts_on = self.slot(entry, "1", scalar::weekday),
             "prefix" => raw.prefix = self.prefix(entry),
+            escrow::BLOCK => raw.fair_escrow = self.escrow_block(entry),
+            lease::TWO_TIER => raw.two_tier = self.lease_block(entry, lease::TWO_TIER),
+            lease::FEDERATED => raw.federated = self.lease_block(entry, lease::FEDERATED),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
             "fail" => raw.fail = self.slot(entry, "open", |t| scalar::one_of(t, FAIL)),
@@ -425,7 +447,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
 }
 
 /// Whether other systems give the key a meaning that does not change a decision.
-fn is_ignored(key: &str) -> bool {
+pub(super) fn is_ignored(key: &str) -> bool {
     matches!(key, "unit" | "version" | "capture" | "replay") || key.starts_with("costRoom")
 }
 
@@ -466,6 +488,8 @@ const EVERY_POLICY: &[&str] = &[
     "waitReplicas",
     "storeDeadline",
     "durable",
+    lease::TWO_TIER,
+    lease::FEDERATED,
 ];
 
 /// Every key a policy may have, with a value to show.
@@ -492,18 +516,17 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("waitReplicas", "1"),
     ("storeDeadline", "20ms"),
     ("durable", "true"),
+    (escrow::BLOCK, "{ limit: 100, windowMs: 60000 }"),
+    (lease::TWO_TIER, "{ batch: 100 }"),
+    (lease::FEDERATED, "{ batch: 16 }"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
 const LATER: &[&str] = &[
-    "twoTier",
     "tokenBudget",
     "fleetBudget",
     "concurrency",
     "distributedConcurrency",
-    "fairEscrow",
-    "federated",
-    "federatedFairEscrow",
     "load",
     "cost",
     "joint",

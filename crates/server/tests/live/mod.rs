@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use admittance::{ManualClock, Micros};
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_server::{Config, Drained, Fail, ServeError, Service, SharedClock, serve};
+use admittance_server::{
+    Config, Drained, Fail, FleetSecret, ServeError, Service, SharedClock, serve_fleet,
+};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -15,6 +17,7 @@ use tonic::transport::Channel;
 pub(crate) struct Live {
     pub(crate) address: SocketAddr,
     pub(crate) clock: ManualClock,
+    pub(crate) service: Arc<Service>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<Result<Drained, ServeError>>,
 }
@@ -33,19 +36,35 @@ impl Live {
         Self::of(Arc::new(Service::new(&config, shared)), clock).await
     }
 
+    /// With a secret for those who borrow.
+    pub(crate) async fn with_secret(policies: &str, secret: FleetSecret) -> Self {
+        let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
+        let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
+        let service = Arc::new(Service::new(&config, Arc::new(clock.clone())));
+        Self::serving(service, clock, secret).await
+    }
+
     pub(crate) async fn of(service: Arc<Service>, clock: ManualClock) -> Self {
+        Self::serving(service, clock, FleetSecret::default()).await
+    }
+
+    async fn serving(service: Arc<Service>, clock: ManualClock, secret: FleetSecret) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
         let until = async {
             let _ = stopped.await;
         };
-        let done = tokio::spawn(serve(listener, service, until));
-        Self { address, clock, stop, done }
+        let done = tokio::spawn(serve_fleet(listener, Arc::clone(&service), secret, until));
+        Self { address, clock, service, stop, done }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     pub(crate) async fn channel(&self) -> Channel {
-        let endpoint = Channel::from_shared(format!("http://{}", self.address)).expect("a uri");
+        let endpoint = Channel::from_shared(self.url()).expect("a uri");
         endpoint.connect().await.expect("the port is open")
     }
 

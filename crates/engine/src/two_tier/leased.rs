@@ -1,0 +1,472 @@
+//! Mode leased: requests spend what this node has borrowed, and one of many asks the store.
+//!
+//! # What happens to a request
+//! ```text
+//!   hash ─► record ─► word has the cost ─► admitted           no lock, nothing allocated
+//!                       │ no
+//!                       ▼
+//!                     holder, under the record's lock ─► a task asks the store
+//!                       │ waits
+//!                       ▼
+//!                     answered by the grant, or by the fail mode after the deadline
+//! ```
+//! One task per limiter watches the deadlines of all its keys; one task per ask waits for the
+//! store, longer than the request does if need be.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use admittance_core::learn::Sizer;
+use admittance_core::lease::{
+    Answer, Busy, GiveBack, LIFETIME_MAX, LeaseId, Missed, Paid, Request, Rules, Waiter,
+};
+use admittance_core::{Cost, Decision, Micros, Outcome, Span};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::clock::LeaseClock;
+use super::machine;
+use super::table::{Cold, Record, Table};
+use crate::key::{Fingerprint, Secret};
+use crate::store::{Action, Decided, Op, SharedLimiter, Source, Store, StoreError};
+
+/// A limit that is leased.
+pub(super) struct Leased<S: Store + 'static, C: LeaseClock + 'static> {
+    inner: Arc<Inner<S, C>>,
+    driver: AbortHandle,
+}
+
+struct Inner<S: Store + 'static, C> {
+    shared: Arc<SharedLimiter<S>>,
+    rules: Rules,
+    /// What a new key's sizer starts as.
+    sizer: Sizer,
+    clock: C,
+    table: Table,
+    secret: Secret,
+    generation: u32,
+    incarnation: u64,
+    runtime: Handle,
+    ids: AtomicU64,
+    waiters: AtomicU64,
+    dues: Mutex<BinaryHeap<Reverse<(Micros, u32)>>>,
+    wake: Notify,
+    /// Wall time less lease time when it was last looked at.
+    apart: Mutex<Option<u64>>,
+    is_closed: AtomicBool,
+    counted: Counted,
+}
+
+#[derive(Default)]
+struct Counted {
+    asked: AtomicU64,
+    granted: AtomicU64,
+    given_back: AtomicU64,
+    unanswered: AtomicU64,
+    strict: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// What leasing has cost and saved so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseStats {
+    /// Asks for a lease that were sent.
+    pub asked: u64,
+    /// Units that were granted.
+    pub granted: u64,
+    /// Units that were sent back.
+    pub given_back: u64,
+    /// Requests that waited in vain and were left to the fail mode.
+    pub unanswered: u64,
+    /// Requests of keys that found no record, which asked the store one by one.
+    pub strict: u64,
+    /// How often everything held was dropped because the machine's clocks came apart.
+    pub dropped: u64,
+}
+
+impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
+    pub(super) fn start(
+        shared: Arc<SharedLimiter<S>>,
+        rules: Rules,
+        sizer: Sizer,
+        max_keys: usize,
+        clock: C,
+    ) -> Self {
+        machine::count_forks();
+        let inner = Arc::new(Inner {
+            shared,
+            rules,
+            sizer,
+            clock,
+            table: Table::new(max_keys),
+            secret: Secret::of_process(),
+            generation: machine::generation(),
+            incarnation: incarnation(),
+            runtime: Handle::current(),
+            ids: AtomicU64::new(0),
+            waiters: AtomicU64::new(0),
+            dues: Mutex::default(),
+            wake: Notify::new(),
+            apart: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            counted: Counted::default(),
+        });
+        let driver = tokio::spawn(drive(Arc::downgrade(&inner))).abort_handle();
+        Self { inner, driver }
+    }
+
+    /// Spends what this node holds for the key.
+    #[inline]
+    pub(super) fn spend(&self, key: &[u8], cost: Cost) -> Option<Decided> {
+        self.inner.spend(self.inner.secret.hash(&key), cost)
+    }
+
+    pub(super) async fn check(&self, key: &[u8], cost: Cost) -> Result<Decided, StoreError> {
+        let hash = self.inner.secret.hash(&key);
+        match self.inner.spend(hash, cost) {
+            Some(decided) => Ok(decided),
+            None => self.inner.miss(hash, key, cost).await,
+        }
+    }
+
+    pub(super) fn stats(&self) -> LeaseStats {
+        let counted = &self.inner.counted;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LeaseStats {
+            asked: read(&counted.asked),
+            granted: read(&counted.granted),
+            given_back: read(&counted.given_back),
+            unanswered: read(&counted.unanswered),
+            strict: read(&counted.strict),
+            dropped: read(&counted.dropped),
+        }
+    }
+
+    /// Gives back everything that is held, and waits until the store has been told. Requests from
+    /// now on ask the store one by one.
+    pub(super) async fn close(&self) {
+        let inner = &self.inner;
+        inner.is_closed.store(true, Ordering::Release);
+        let mut all = Vec::new();
+        for (_, record) in inner.table.every() {
+            let mut cold = record.lock();
+            cold.holder.close(&inner.rules, record, inner.clock.now());
+            answer_waiting(&mut cold);
+            while let Some(back) = cold.holder.poll_return() {
+                all.push((cold.key.clone(), back));
+            }
+        }
+        let mut telling = JoinSet::new();
+        for (key, back) in all {
+            if telling.len() >= RETURNS_AT_ONCE {
+                let _ = telling.join_next().await;
+            }
+            let inner = Arc::clone(inner);
+            telling.spawn(async move { inner.give_back(&key, back).await });
+        }
+        while telling.join_next().await.is_some() {}
+    }
+}
+
+impl<S: Store + 'static, C: LeaseClock + 'static> Drop for Leased<S, C> {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
+    #[inline]
+    fn spend(self: &Arc<Self>, key: Fingerprint, cost: Cost) -> Option<Decided> {
+        let (place, record) = self.table.find(key)?;
+        if machine::generation() != self.generation {
+            return None;
+        }
+        let paid = record.spend(key, self.clock.now(), cost)?;
+        if paid.remaining <= self.rules.low_water && self.rules.low_water > 0 {
+            self.refill(place, record, key);
+        }
+        Some(self.admitted(paid, Source::Node))
+    }
+
+    fn admitted(&self, paid: Paid, source: Source) -> Decided {
+        let (limit, remaining) = (self.rules.strategy().limit(), paid.remaining);
+        let decision = Decision { outcome: Outcome::Admit, limit, remaining, reset_at: paid.until };
+        Decided { decision, source }
+    }
+
+    #[cold]
+    fn refill(self: &Arc<Self>, place: u32, record: &Record, key: Fingerprint) {
+        if record.is_refilling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(mut cold) = record.lock_for(key) {
+            cold.holder.refill();
+            self.pump(place, record, &mut cold, key);
+            // Asked or not, spends of this lease need not come here again.
+            record.is_refilling.store(true, Ordering::Release);
+        }
+    }
+
+    async fn miss(
+        self: &Arc<Self>,
+        hash: Fingerprint,
+        key: &[u8],
+        cost: Cost,
+    ) -> Result<Decided, StoreError> {
+        if machine::generation() != self.generation {
+            // The locks may be held by threads that this process does not have.
+            return Ok(self.shared.without_store(key, cost));
+        }
+        if self.is_closed.load(Ordering::Acquire) {
+            return self.shared.check(key, cost).await;
+        }
+        if self.shared.store().outage().is_some() {
+            return Ok(self.shared.without_store(key, cost));
+        }
+        let (record, id, told) = match self.join(hash, key, cost) {
+            Joined::Decided(decided) => return Ok(decided),
+            Joined::Alone => {
+                self.counted.strict.fetch_add(1, Ordering::Relaxed);
+                return self.shared.check(key, cost).await;
+            }
+            Joined::Waits { record, id, told } => (record, id, told),
+        };
+        let waits = Waits { inner: self, record, hash, id };
+        let answer = told.await.unwrap_or(Answer::Unanswered);
+        std::mem::forget(waits);
+        Ok(match answer {
+            Answer::Admitted(paid) => self.admitted(paid, Source::Store),
+            Answer::Denied(decision) => self.shared.by_store(decision),
+            Answer::Unanswered => {
+                self.counted.unanswered.fetch_add(1, Ordering::Relaxed);
+                self.shared.without_store(key, cost)
+            }
+        })
+    }
+
+    /// Lets a request join those that wait for the store, unless it need not.
+    fn join(self: &Arc<Self>, hash: Fingerprint, key: &[u8], cost: Cost) -> Joined<'_> {
+        let fresh = |cold: &mut Cold| {
+            cold.key = key.into();
+            cold.sizer = Some(self.sizer);
+            cold.holder = cold.holder.renewed(self.sizer.size().units());
+        };
+        let found = self.table.find_or_insert(hash, fresh);
+        let locked =
+            found.and_then(|(place, record)| Some((place, record, record.lock_for(hash)?)));
+        let Some((place, record, mut cold)) = locked else { return Joined::Alone };
+        self.drop_if_clocks_came_apart(Some((record, &mut cold)));
+        let id = self.waiters.fetch_add(1, Ordering::Relaxed);
+        let missed = cold.holder.miss(&self.rules, record, self.clock.now(), Waiter { id, cost });
+        let joined = match missed {
+            Ok(Missed::Admitted(paid)) => Joined::Decided(self.admitted(paid, Source::Node)),
+            Ok(Missed::Never(decision)) => {
+                Joined::Decided(Decided { decision, source: Source::Node })
+            }
+            Err(Busy) => Joined::Decided(self.shared.without_store(key, cost)),
+            Ok(Missed::Waits) => {
+                let (tell, told) = oneshot::channel();
+                cold.waiting.push((id, tell));
+                Joined::Waits { record, id, told }
+            }
+        };
+        self.pump(place, record, &mut cold, hash);
+        joined
+    }
+
+    /// Does what the holder wants done.
+    fn pump(
+        self: &Arc<Self>,
+        place: u32,
+        record: &Record,
+        cold: &mut MutexGuard<'_, Cold>,
+        hash: Fingerprint,
+    ) {
+        let is_open = !self.is_closed.load(Ordering::Acquire);
+        // The word may hold another lease now, which may run low too.
+        record.is_refilling.store(false, Ordering::Release);
+        loop {
+            if let (Some(demand), Some(mut sizer)) = (cold.holder.poll_demand(), cold.sizer) {
+                sizer.feed(demand);
+                cold.sizer = Some(sizer);
+                cold.holder.set_size(sizer.size().units());
+            }
+            let count = self.ids.fetch_add(1, Ordering::Relaxed);
+            let fresh = LeaseId { incarnation: self.incarnation, count };
+            let now = self.clock.now();
+            let request = cold.holder.poll_request(&self.rules, record, now, fresh);
+            let Some(request) = request.filter(|_| is_open) else { break };
+            self.counted.asked.fetch_add(1, Ordering::Relaxed);
+            let asking = Arc::clone(self).ask(place, hash, cold.key.clone(), request);
+            self.runtime.spawn(asking);
+        }
+        answer_waiting(cold);
+        while let Some(back) = cold.holder.poll_return() {
+            let (inner, key) = (Arc::clone(self), cold.key.clone());
+            self.runtime.spawn(async move { inner.give_back(&key, back).await });
+        }
+        let due = cold.holder.poll_deadline(&self.rules);
+        if let Some(due) = due.filter(|&due| cold.due.is_none_or(|before| due < before)) {
+            cold.due = Some(due);
+            let mut dues = self.dues.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_next = dues.peek().is_none_or(|Reverse((next, _))| due < *next);
+            dues.push(Reverse((due, place)));
+            if is_next {
+                self.wake.notify_one();
+            }
+        }
+    }
+
+    /// Asks the grantor and feeds its answer to the holder, however late it is.
+    async fn ask(self: Arc<Self>, place: u32, hash: Fingerprint, key: Box<[u8]>, request: Request) {
+        let op = self.op(&key, Action::Lease(request.ask));
+        let answer = self.shared.store().outlast(op, LIFETIME_MAX).await;
+        let grant = answer.ok().and_then(|applied| applied.answer.grant());
+        let record = self.table.record(place);
+        let Some(mut cold) = record.lock_for(hash) else { return };
+        let now = self.clock.now();
+        match grant {
+            Some(grant) => {
+                self.counted.granted.fetch_add(grant.granted, Ordering::Relaxed);
+                cold.holder.handle_grant(&self.rules, record, now, request.id, &grant);
+            }
+            None => cold.holder.handle_failure(&self.rules, record, now, request.id),
+        }
+        self.pump(place, record, &mut cold, hash);
+    }
+
+    async fn give_back(&self, key: &[u8], back: GiveBack) {
+        self.counted.given_back.fetch_add(back.units, Ordering::Relaxed);
+        let op = self.op(key, Action::GiveBack(back));
+        // Whether it arrives does not matter; it is not sent again.
+        let _ = self.shared.store().apply(op).await;
+    }
+
+    fn op<'a>(&'a self, key: &'a [u8], action: Action) -> Op<'a> {
+        Op { policy: self.shared.policy(), strategy: self.rules.strategy(), key, action }
+    }
+
+    /// Looks at the keys whose time has come; says when the next one's will.
+    fn look(self: &Arc<Self>) -> Option<Span> {
+        self.drop_if_clocks_came_apart(None);
+        loop {
+            let now = self.clock.now();
+            let mut dues = self.dues.lock().unwrap_or_else(PoisonError::into_inner);
+            let &Reverse((due, place)) = dues.peek()?;
+            if now < due {
+                return Some(due.since(now));
+            }
+            dues.pop();
+            drop(dues);
+            let record = self.table.record(place);
+            let mut cold = record.lock();
+            if cold.due != Some(due) {
+                continue; // It was looked at since.
+            }
+            cold.due = None;
+            cold.holder.handle_deadline(&self.rules, record, now);
+            let hash = self.secret.hash(&&cold.key[..]);
+            self.pump(place, record, &mut cold, hash);
+        }
+    }
+
+    /// Drops everything if wall time and lease time have moved differently since the last look: one
+    /// of them did not count some time that passed.
+    fn drop_if_clocks_came_apart(&self, mut own: Option<(&Record, &mut Cold)>) {
+        if !self.came_apart() {
+            return;
+        }
+        self.counted.dropped.fetch_add(1, Ordering::Relaxed);
+        for (_, record) in self.table.every() {
+            if let Some((_, cold)) = own.as_mut().filter(|(own, _)| std::ptr::eq(*own, record)) {
+                cold.holder.forget(record);
+                answer_waiting(cold);
+            } else if let Some(mut cold) = record.try_lock() {
+                cold.holder.forget(record);
+                answer_waiting(&mut cold);
+            } else {
+                // Whoever has the lock must not wait for us; its credits go all the same.
+                record.drain();
+            }
+        }
+    }
+
+    fn came_apart(&self) -> bool {
+        let lease = self.clock.now().epoch_us();
+        let apart = self.clock.wall().epoch_us().wrapping_sub(lease);
+        let mut known = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.replace(apart).unwrap_or(apart);
+        let moved = apart.wrapping_sub(before).min(before.wrapping_sub(apart));
+        moved > APART_MAX.us()
+    }
+}
+
+/// What became of a request that the word could not pay.
+enum Joined<'a> {
+    Decided(Decided),
+    /// There is no record for its key.
+    Alone,
+    Waits {
+        record: &'a Record,
+        id: u64,
+        told: oneshot::Receiver<Answer>,
+    },
+}
+
+/// Passes the holder's answers on to the requests that wait for them.
+fn answer_waiting(cold: &mut Cold) {
+    while let Some((id, answer)) = cold.holder.poll_answer() {
+        if let Some(place) = cold.waiting.iter().position(|(waiting, _)| *waiting == id) {
+            // Nobody is left to hear it if the request was given up just now.
+            let _ = cold.waiting.swap_remove(place).1.send(answer);
+        }
+    }
+}
+
+/// A request that waits. If it is given up, the holder forgets it.
+struct Waits<'a, S: Store + 'static, C: LeaseClock + 'static> {
+    inner: &'a Arc<Inner<S, C>>,
+    record: &'a Record,
+    hash: Fingerprint,
+    id: u64,
+}
+
+impl<S: Store + 'static, C: LeaseClock + 'static> Drop for Waits<'_, S, C> {
+    fn drop(&mut self) {
+        if machine::generation() != self.inner.generation {
+            return;
+        }
+        if let Some(mut cold) = self.record.lock_for(self.hash) {
+            cold.holder.abandon(self.id);
+            cold.waiting.retain(|(id, _)| *id != self.id);
+        }
+    }
+}
+
+/// Watches the deadlines of all keys, for as long as the limiter lives.
+async fn drive<S: Store + 'static, C: LeaseClock + 'static>(inner: Weak<Inner<S, C>>) {
+    loop {
+        let Some(held) = inner.upgrade() else { return };
+        let wait = held.look().unwrap_or(LOOK_EVERY).min(LOOK_EVERY);
+        let woken = held.wake.notified();
+        // Woken or not, the next look says what is due.
+        let _ = tokio::time::timeout(wait.into(), woken).await;
+    }
+}
+
+/// A number that no other process has, and no earlier one had.
+fn incarnation() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// Clocks that have come apart by more than this are not of one machine's time.
+const APART_MAX: Span = Span::from_ms(100);
+/// How often the clocks are compared at least.
+const LOOK_EVERY: Span = Span::from_secs(1);
+/// Give-backs under way at once while closing.
+const RETURNS_AT_ONCE: usize = 64;

@@ -1,0 +1,27 @@
+//! The command: what it prints, and what it exits with.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_admittance-sim")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_run_prints_its_figures_and_exits_with_success() {
+    let run = sim(&["lease", "--nodes", "20", "--windows", "2", "--limit", "100", "--seed", "5"]);
+    let said = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(run.status.code(), Some(0), "{said}");
+    for figure in ["seed 5", "admitted per window", "utilisation", "round trips", "all held"] {
+        assert!(said.contains(figure), "no {figure} in\n{said}");
+    }
+}
+
+#[test]
+fn what_is_out_of_range_is_refused_with_the_range() {
+    let run = sim(&["lease", "--nodes", "513"]);
+    assert_eq!(run.status.code(), Some(2));
+    assert!(String::from_utf8(run.stderr).unwrap().contains("from 1 to 512"));
+    let run = sim(&["lease", "--drift-ppm", "1001"]);
+    assert_eq!(run.status.code(), Some(2));
+}
