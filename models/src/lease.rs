@@ -9,7 +9,8 @@
 //! # The enemy
 //! A message is delivered at any later instant, in any order, or never; `copies` of them are
 //! delivered twice. Nodes crash and start anew, close, stall between reading the word and swapping
-//! it; drivers call deadlines as late as they like. The store loses everything `losses` times.
+//! it; drivers call deadlines as late as they like. The store loses everything `losses` times;
+//! one that restarts with its state is one that is slow.
 //! Time stops at the instants of a grid, at each window's last tick and end, and whenever a node
 //! wants to be woken, on that node's own clock. Each is bounded in number, so that all can be
 //! visited: a bound on events, not on how they interleave.
@@ -61,6 +62,8 @@ pub enum Reach {
     SpentLocally,
     /// A give-back restored something.
     GivenBack,
+    /// What was given back was granted again.
+    Reused,
     /// A late grant became credits.
     LateUsed,
     /// A request was asked for again.
@@ -73,6 +76,7 @@ pub enum Reach {
 struct Notes {
     spent_locally: AtomicBool,
     given_back: AtomicBool,
+    reused: AtomicBool,
     late_used: AtomicBool,
     asked_again: AtomicBool,
     denied: AtomicBool,
@@ -115,6 +119,7 @@ impl Notes {
         let flags = [
             (&self.spent_locally, seen.spent_locally),
             (&self.given_back, seen.given_back),
+            (&self.reused, seen.reused),
             (&self.late_used, seen.late_used),
             (&self.asked_again, seen.asked_again),
             (&self.denied, seen.denied),
@@ -190,6 +195,9 @@ impl Reach {
             }),
             Self::GivenBack => noted("a give-back restores something", |model, _| {
                 model.notes.given_back.load(Ordering::Relaxed)
+            }),
+            Self::Reused => noted("what was given back is granted again", |model, _| {
+                model.notes.reused.load(Ordering::Relaxed)
             }),
             Self::LateUsed => noted("a late grant becomes credits", |model, _| {
                 model.notes.late_used.load(Ordering::Relaxed)

@@ -83,6 +83,7 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
     let more = u8::from(long);
     let none = Budget::default();
     let checks = |checks: u8| Budget { checks: checks + more, ..none };
+    let two = Budget { checks: 2, ..none };
     let plain = Case {
         nodes: 1,
         burst: 2,
@@ -102,7 +103,7 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
             Case { horizon: 2, budget: Budget { stalls: 1, ..checks(3) }, ..plain },
             vec![SpentLocally],
         ),
-        (Case { budget: Budget { crashes: 1, closes: 1, ..checks(2) }, ..plain }, vec![GivenBack]),
+        (Case { budget: Budget { crashes: 1, closes: 1, ..two }, ..plain }, vec![GivenBack]),
         (Case { low_water: 1, burst: 3, horizon: 2, budget: checks(3), ..plain }, vec![LateUsed]),
         (
             Case {

@@ -77,11 +77,12 @@ pub fn check(case: &Case, twist: Twist, reaches: &[Reach]) -> Report {
 #[must_use]
 pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
     use Reach::{
-        AskedAgain, Denied, GivenBack, LateUsed, SpentLocally, TheBound, TheBoundWithLosses,
+        AskedAgain, Denied, GivenBack, LateUsed, Reused, SpentLocally, TheBound, TheBoundWithLosses,
     };
     let more = u8::from(long);
     let none = Budget::default();
     let checks = |checks: u8| Budget { checks: checks + more, ..none };
+    let two = Budget { checks: 2, ..none };
     let plain = Case {
         nodes: 1,
         limit: 2,
@@ -113,7 +114,7 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
                 budget: Budget { copies: 1, ..checks(2) },
                 ..plain
             },
-            vec![TheBound, GivenBack],
+            vec![TheBound, GivenBack, Reused],
         ),
         (
             Case { budget: Budget { losses: 1, copies: more, ..checks(4) }, quarters: 2, ..plain },
@@ -124,16 +125,11 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
             vec![TheBound, SpentLocally, Denied],
         ),
         (
-            Case {
-                nodes: 2,
-                quarters: 2,
-                budget: Budget { copies: 1, closes: 1, ..checks(2) },
-                ..plain
-            },
-            vec![TheBound, GivenBack],
+            Case { nodes: 2, quarters: 2, budget: Budget { copies: 1, closes: 1, ..two }, ..plain },
+            vec![TheBound, GivenBack, Reused],
         ),
-        (Case { nodes: 4, quarters: 3, budget: checks(2), ..plain }, vec![TheBound]),
-        (Case { nodes: 8, quarters: 2, budget: checks(2), ..plain }, vec![TheBound]),
+        (Case { nodes: 4, quarters: 3, budget: two, ..plain }, vec![TheBound]),
+        (Case { nodes: 8, quarters: 2, budget: two, ..plain }, vec![TheBound]),
     ]
 }
 

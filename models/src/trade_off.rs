@@ -12,19 +12,21 @@
 //! Local budgets meet the bound exactly if all are the same a with N·a ≥ L: then Δ = N·a − L and
 //! U = L − a. With Δ = 0 the least N·U is (N − 1)·L + (L mod N).
 //! With messages the bound does not apply: [`Coupled`] leasing has Δ = 0 and
-//! U ≤ (N − 1)·(batch − 1).
+//! U ≤ (N − 1)·(batch − 1), and so have the [`Shipped`] machines while messages take no time.
 //!
 //! # Proven by
 //! `tests/trade_off.rs`: every row of decisions and every budget against every demand, for 2, 3 and
 //! 4 nodes; protocols that look at the demand of others, and bounds that claim more, are refuted.
 
 mod coupled;
+mod shipped;
 mod survey;
 
 pub use coupled::{
     Action, CARRIED, Coupled, GrantRules, LIMIT, Leases, Plain, SPENT, STRANDED, STRANDED_MOST,
     State,
 };
+pub use shipped::{REFUSED, Shipped};
 pub use survey::{
     Budgets, EXACT, INEQUALITY, INTERPOLATION, LocalRules, MET, Protocol, UNIFORM, Worst,
     every_budgets, every_local_rules, inequality, is_local, local_budgets, worst,
@@ -52,6 +54,13 @@ pub fn run(long: bool) -> Vec<Report> {
         for (limit, batch) in [(4, 1), (6, 2), (7, 3), (9, 3), (12, 4)] {
             let leases = Leases { nodes, limit, batch };
             reports.push(explore(leases.subject(), Coupled::plain(leases)));
+        }
+    }
+    for nodes in 2..=4 {
+        for (limit, batch) in [(4, 1), (6, 2), (7, 3)] {
+            let leases = Leases { nodes, limit, batch };
+            let subject = format!("shipped machines, {}", leases.subject());
+            reports.push(explore(subject, Shipped::new(leases)));
         }
     }
     reports

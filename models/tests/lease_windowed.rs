@@ -22,6 +22,10 @@ fn every_mutant_is_refuted() {
 
 #[test]
 fn what_refutes_the_mutants_does_not_refute_the_machines() {
+    // All states of those fleets, where a mutant is refuted in the first few: minutes.
+    if std::env::var_os("ADMITTANCE_LONG").is_none() {
+        return;
+    }
     for (_, case, _) in mutants() {
         let report = check(&case, Twist::None, &[]);
         assert!(report.held(), "{report}");

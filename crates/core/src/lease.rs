@@ -28,7 +28,7 @@
 //!
 //! # Proven by
 //! `models/` explores these very machines with every message lost, late, twice or out of order;
-//! `sim/` runs hundreds of them for simulated hours; `tests/lease.rs` holds the single steps.
+//! `tests/lease.rs` holds the single steps, and the same fleet in long random runs.
 
 mod credits;
 mod grantor;

@@ -46,6 +46,8 @@ pub struct Seen {
     pub spent_locally: bool,
     /// A give-back restored something.
     pub given_back: bool,
+    /// Units that were given back were granted again; only windows are looked at.
+    pub reused: bool,
     /// A grant that came after its deadline became credits.
     pub late_used: bool,
     /// A request that waited was asked for again.

@@ -38,10 +38,12 @@ pub struct Fleet {
     store: Store,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Store {
     state: Option<Own>,
     returned: Vec<LeaseId>,
+    /// The window to which something was last given back.
+    restored: Micros,
     /// Granted since the store last lost anything; kept only if it may lose.
     granted: Vec<(Micros, u64)>,
 }
@@ -136,7 +138,7 @@ impl Fleet {
             nodes: setting.clocks.iter().map(node).collect(),
             budget: setting.budget,
             admitted: Admitted::default(),
-            store: Store { state: None, returned: Vec::new(), granted: Vec::new() },
+            store: Store::default(),
         }
     }
 
@@ -223,7 +225,7 @@ impl Fleet {
                 for (window, units) in std::mem::take(&mut self.store.granted) {
                     add(&mut self.admitted.lost, window, units);
                 }
-                self.store = Store { state: None, returned: Vec::new(), granted: Vec::new() };
+                self.store = Store::default();
             }
             Step::Wait => self.now = self.next_instant(setting),
         }
@@ -313,7 +315,7 @@ impl Fleet {
 
     fn deliver(&mut self, setting: &Setting, message: Message, seen: &mut Seen) {
         match message {
-            Message::Request(place, request) => self.grant(setting, place, request),
+            Message::Request(place, request) => self.grant(setting, place, request, seen),
             Message::Reply(place, id, grant, left) => {
                 self.reply(setting, place, id, (grant, left), seen);
             }
@@ -321,7 +323,7 @@ impl Fleet {
         }
     }
 
-    fn grant(&mut self, setting: &Setting, place: usize, request: Request) {
+    fn grant(&mut self, setting: &Setting, place: usize, request: Request, seen: &mut Seen) {
         let at = setting.store_at(self.now);
         let state = self.store.state.map(Own::wrap);
         let before = left(setting.rules.strategy(), state.as_ref(), at);
@@ -329,6 +331,9 @@ impl Fleet {
         let granted = granted.expect("rules are made for strategies that can be leased");
         self.store.state = granted.state.and_then(Own::unwrap);
         let grant = granted.grant;
+        // If nothing is left, what was given back is among what is granted.
+        let takes_all = grant.granted > 0 && grant.granted == before;
+        seen.reused = takes_all && self.store.restored == grant.decision.reset_at;
         if setting.budget.losses > 0 {
             add(&mut self.store.granted, grant.decision.reset_at, grant.granted);
         }
@@ -352,7 +357,10 @@ impl Fleet {
         let given = setting.rules.strategy().give_back(state, at, &back);
         let (state, restored) = given.expect("rules are made for strategies that can be leased");
         self.store.state = state.and_then(Own::unwrap);
-        seen.given_back = restored > 0;
+        if restored > 0 {
+            seen.given_back = true;
+            self.store.restored = back.paid_until;
+        }
     }
 
     fn reply(

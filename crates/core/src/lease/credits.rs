@@ -6,6 +6,9 @@
 //!   a continuous limit are, since each unit only has to be spent while its lease is alive.
 //! - Whoever works on the leases first takes the credits out of the word and last puts some back,
 //!   so requests meanwhile find the word empty, and never spend what is being counted.
+//!
+//! # Proven by
+//! `models/`, which interleaves spends with every step; `tests/lease.rs`.
 
 use alloc::vec::Vec;
 

@@ -12,6 +12,8 @@
 //!   one waits 1, 2, 4, … deadlines, and no more than [`ATTEMPTS_MAX`] are open: a store slower
 //!   than the deadline does not lose its whole limit to grants that nobody uses.
 //! - What is given back has been given up first, and is given back once.
+//! - A request is denied only if the store's rest and the node's credits were too few together at
+//!   the grantor's instant; if credits died since then, it is asked for again, once.
 //!
 //! # Where this is other than first designed
 //! An answer to an attempt that was answered before is discarded and *not* given back: it cannot

@@ -156,7 +156,7 @@ fn holds(form: Form, runs: usize) {
 
 fn is_caught(form: Form, twist: Twist) {
     let mut rng = generator(16 + form as u64);
-    let broken = (0..RUNS * 10).find_map(|_| run(&mut rng, form, twist).err());
+    let broken = (0..RUNS).find_map(|_| run(&mut rng, form, twist).err());
     let broken = broken.unwrap_or_else(|| panic!("{form:?} {twist:?} passed"));
     println!("{twist:?}: {}", broken.split(": Setting").next().unwrap_or_default());
 }
@@ -195,6 +195,6 @@ fn every_mutant_is_caught() {
 }
 
 /// Fleets per form; each takes some hundreds of steps.
-const RUNS: usize = 300;
+const RUNS: usize = 3_000;
 
 const _: () = assert!(ATTEMPTS_MAX < 8, "the fleet remembers as many attempts");

@@ -510,6 +510,22 @@ fn leases_that_are_renewed_for_ever_do_not_add_up_and_refunded_in_full_they_woul
 }
 
 #[test]
+fn a_store_whose_clock_steps_back_opens_no_window_twice() {
+    let mut pair = Pair::windowed(4);
+    let _ = (pair.check(1), pair.trip());
+    let paid_until = pair.store + ms(1_000);
+    pair.store = pair.store - ms(10_000);
+    while pair.check(1) == Checked::Local {}
+    let grant = pair.trip();
+    assert_eq!((grant.granted, grant.decision.reset_at), (4, paid_until), "the later one pays");
+    // Until the store's clock has come back to the end of that window: eleven seconds.
+    let life = Span::from_us(11_000_000 - 11_000 - 1);
+    assert_eq!(pair.holder.poll_deadline(&pair.rules), Some(pair.now + life));
+    while pair.check(1) == Checked::Local {}
+    assert_eq!(pair.trip().granted, 2, "ten in all");
+}
+
+#[test]
 fn a_windowed_give_back_restores_nothing_to_another_window() {
     let mut pair = Pair::windowed(4);
     let _ = (pair.check(1), pair.trip());
