@@ -1,9 +1,10 @@
-//! Leases: what a local spend costs, and what leasing saves over Redis and over Postgres.
+//! Leases: what a local spend costs, and what leasing saves over Redis, Postgres and the gRPC door.
 //!
 //! The callers, the tasks that ask and the server share the machine's cores, so throughputs are
 //! for comparing within one run. What was admitted is counted by the window that paid for it, in
 //! the same run, and held against the limit.
 
+mod door;
 mod local;
 mod stores;
 
@@ -36,6 +37,9 @@ pub(crate) fn run(effort: Effort, only: &str) {
         }
         if only.is_empty() || only == "postgres" {
             stores::postgres(effort).await;
+        }
+        if only.is_empty() || only == "door" {
+            door::run(effort).await;
         }
     });
 }

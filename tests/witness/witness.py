@@ -17,6 +17,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import uuid
@@ -24,8 +25,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import throttlekit.fleet_backend
 from throttlekit import AsyncServiceBackend, ServiceBackend
 from throttlekit.decision import Decision, Forecast
+from throttlekit.fleet_backend import FleetBackend
 from throttlekit.errors import (
     OperationNotSupportedError,
     PolicyNotFoundError,
@@ -231,6 +234,87 @@ def odd_keys_are_keys(client: Client) -> None:
         same(client.check("api", key).remaining, 3)
 
 
+def a_leased_policy_admits_its_limit(client: Client) -> None:
+    key = fresh()
+    for left in (4, 3, 2, 1, 0):
+        decision = client.check("leased", key)
+        same((decision.allowed, decision.limit, decision.remaining), (True, 5, left))
+    denied = client.check("leased", key)
+    assert not denied.allowed and 0 < denied.retry_after_ms <= HOUR_MS // 5, denied
+    raises(OperationNotSupportedError, "", lambda: client.peek("leased", key))
+
+
+def leases_are_spent_here_and_the_budget_is_one(target: str) -> None:
+    domain = fresh()
+    with FleetBackend(target) as fleet, ServiceBackend(target) as service:
+        asked = counted(fleet)
+        limiter = fleet.leased("global", domain=domain, batch=100)
+        for _ in range(600):
+            same(limiter.check().allowed, True)
+        same(len(asked), 6)
+        same(service.check("global", domain, 400).allowed, True)
+        denied = limiter.check()
+        same((denied.allowed, denied.limit), (False, 1_000))
+        assert denied.retry_after_ms > 0, denied
+        same(service.check("global", domain).allowed, False)
+
+
+def a_lease_has_the_fields_of_the_contract(target: str) -> None:
+    with FleetBackend(target) as fleet:
+        domain = fresh()
+        lease = fleet.reserve("global", domain=domain, wants=900)
+        same((lease.capacity, lease.safe_capacity, lease.limit), (900, 900, 1_000))
+        same((lease.retry_after_ms, lease.granted), (0, True))
+        assert abs(lease.expiry_ms - now_ms() - lease.refresh_interval_ms) < 5_000, lease
+        same(fleet.reserve("global", domain=domain, wants=900).capacity, 100)
+        none = fleet.reserve("global", domain=domain)
+        assert none.capacity == 0 and none.retry_after_ms > 0, none
+        raises(PolicyNotFoundError, "", lambda: fleet.reserve("api"))
+        raises(
+            OperationNotSupportedError, "", lambda: fleet.reserve("global", axis="concurrency")
+        )
+
+
+def a_client_ten_seconds_ahead_wastes_a_quarter_of_a_window_at_most(target: str) -> None:
+    """It finds every lease expired in the last ten seconds of a window, and asks again and again."""
+    right = throttlekit.fleet_backend._now_ms
+    with FleetBackend(target) as fleet, ServiceBackend(target) as service:
+        while not 3_000 < fleet.reserve("minute", domain=fresh()).refresh_interval_ms < 9_000:
+            time.sleep(0.1)
+        throttlekit.fleet_backend._now_ms = lambda: right() + 10_000
+        try:
+            for batch in (1, 50, 1_000):
+                domain = fresh()
+                asked = counted(fleet)
+                denied = fleet.leased("minute", domain=domain, batch=batch).check()
+                same((denied.allowed, denied.limit), (False, 1_000))
+                assert 0 < denied.retry_after_ms < 9_000, denied
+                print(f"  batch {batch}: {len(asked)} calls, then a denial that is true")
+                same(service.check("minute", domain, 750).allowed, True)
+        finally:
+            throttlekit.fleet_backend._now_ms = right
+
+
+def counted(fleet: FleetBackend) -> list[int]:
+    """The capacities that the backend is given from now on."""
+    given: list[int] = []
+    reserve = type(fleet).reserve
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        lease = reserve(fleet, *args, **kwargs)
+        given.append(lease.capacity)
+        return lease
+
+    fleet.reserve = count  # type: ignore[method-assign]
+    return given
+
+
+FLEET_CHECKS = [
+    a_client_ten_seconds_ahead_wastes_a_quarter_of_a_window_at_most,
+    leases_are_spent_here_and_the_budget_is_one,
+    a_lease_has_the_fields_of_the_contract,
+]
+
 CHECKS = [
     a_burst_of_five_then_a_denial,
     the_wait_of_a_denial_is_true,
@@ -245,6 +329,7 @@ CHECKS = [
     an_operation_of_another_kind_is_not_supported,
     bad_arguments_are_refused_and_the_service_goes_on,
     odd_keys_are_keys,
+    a_leased_policy_admits_its_limit,
 ]
 
 
@@ -266,6 +351,8 @@ class Tally:
 
 
 def drive(target: str, tally: Tally) -> None:
+    for fleet_check in FLEET_CHECKS:
+        tally.run(fleet_check.__name__, lambda: fleet_check(target))
     for kind, client in (("sync", ServiceBackend(target)), ("async", Twin(target))):
         for check in CHECKS:
             tally.run(f"{kind} {check.__name__}", lambda: check(client))
@@ -276,7 +363,13 @@ class Started:
     """A service of our own, on a free port."""
 
     def __init__(self, binary: str) -> None:
-        command = [binary, "serve", "--config", str(POLICIES), "--port", "0"]
+        # A window that ends in ten seconds, when a clock that is ten seconds ahead begins to hurt.
+        anchor = f"anchor: {now_ms() + 10_000}"
+        policies = POLICIES.read_text(encoding="utf-8").replace("anchor: 0", anchor)
+        self.config = tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8")
+        self.config.write(policies)
+        self.config.flush()
+        command = [binary, "serve", "--config", self.config.name, "--port", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         found = None

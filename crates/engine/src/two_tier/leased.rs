@@ -10,8 +10,8 @@
 //!                       ▼
 //!                     answered by the grant, or by the fail mode after the deadline
 //! ```
-//! One task per limiter watches the deadlines of all its keys; one task per ask waits for the
-//! store, longer than the request does if need be.
+//! One task per limiter watches the deadlines of all its keys and one tells the store what is given
+//! back; one task per ask waits for the store, longer than the request does if need be.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,7 +24,7 @@ use admittance_core::lease::{
 };
 use admittance_core::{Cost, Decision, Micros, Outcome, Span};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::clock::LeaseClock;
@@ -37,6 +37,7 @@ use crate::store::{Action, Decided, Op, SharedLimiter, Source, Store, StoreError
 pub(super) struct Leased<S: Store + 'static, C: LeaseClock + 'static> {
     inner: Arc<Inner<S, C>>,
     driver: AbortHandle,
+    teller: AbortHandle,
 }
 
 struct Inner<S: Store + 'static, C> {
@@ -54,6 +55,8 @@ struct Inner<S: Store + 'static, C> {
     waiters: AtomicU64,
     dues: Mutex<BinaryHeap<Reverse<(Micros, u32)>>>,
     wake: Notify,
+    /// Give-backs on their way to the task that tells the store.
+    returns: mpsc::Sender<(Box<[u8]>, GiveBack)>,
     /// Wall time less lease time when it was last looked at.
     apart: Mutex<Option<u64>>,
     is_closed: AtomicBool,
@@ -97,6 +100,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
         clock: C,
     ) -> Self {
         machine::count_forks();
+        let (returns, returned) = mpsc::channel(RETURNS_MAX);
         let inner = Arc::new(Inner {
             shared,
             rules,
@@ -111,12 +115,14 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
             waiters: AtomicU64::new(0),
             dues: Mutex::default(),
             wake: Notify::new(),
+            returns,
             apart: Mutex::default(),
             is_closed: AtomicBool::new(false),
             counted: Counted::default(),
         });
         let driver = tokio::spawn(drive(Arc::downgrade(&inner))).abort_handle();
-        Self { inner, driver }
+        let teller = tokio::spawn(tell(Arc::downgrade(&inner), returned)).abort_handle();
+        Self { inner, driver, teller }
     }
 
     /// Spends what this node holds for the key.
@@ -162,11 +168,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
         }
         let mut telling = JoinSet::new();
         for (key, back) in all {
-            if telling.len() >= RETURNS_AT_ONCE {
-                let _ = telling.join_next().await;
-            }
-            let inner = Arc::clone(inner);
-            telling.spawn(async move { inner.give_back(&key, back).await });
+            tell_one(inner, &mut telling, key, back).await;
         }
         while telling.join_next().await.is_some() {}
     }
@@ -175,6 +177,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
 impl<S: Store + 'static, C: LeaseClock + 'static> Drop for Leased<S, C> {
     fn drop(&mut self) {
         self.driver.abort();
+        self.teller.abort();
     }
 }
 
@@ -270,7 +273,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             Err(Busy) => Joined::Decided(self.shared.without_store(key, cost)),
             Ok(Missed::Waits) => {
                 let (tell, told) = oneshot::channel();
-                cold.waiting.push((id, tell));
+                cold.waiting.push_back((id, tell));
                 Joined::Waits { record, id, told }
             }
         };
@@ -306,8 +309,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         }
         answer_waiting(cold);
         while let Some(back) = cold.holder.poll_return() {
-            let (inner, key) = (Arc::clone(self), cold.key.clone());
-            self.runtime.spawn(async move { inner.give_back(&key, back).await });
+            // What finds no place is lost to the window that paid for it, and to nobody else.
+            let _ = self.returns.try_send((cold.key.clone(), back));
         }
         let due = cold.holder.poll_deadline(&self.rules);
         if let Some(due) = due.filter(|&due| cold.due.is_none_or(|before| due < before)) {
@@ -420,9 +423,10 @@ enum Joined<'a> {
 /// Passes the holder's answers on to the requests that wait for them.
 fn answer_waiting(cold: &mut Cold) {
     while let Some((id, answer)) = cold.holder.poll_answer() {
-        if let Some(place) = cold.waiting.iter().position(|(waiting, _)| *waiting == id) {
+        let place = cold.waiting.iter().position(|(waiting, _)| *waiting == id);
+        if let Some((_, tell)) = place.and_then(|place| cold.waiting.remove(place)) {
             // Nobody is left to hear it if the request was given up just now.
-            let _ = cold.waiting.swap_remove(place).1.send(answer);
+            let _ = tell.send(answer);
         }
     }
 }
@@ -458,6 +462,32 @@ async fn drive<S: Store + 'static, C: LeaseClock + 'static>(inner: Weak<Inner<S,
     }
 }
 
+/// Tells the store what is given back, some at a time, for as long as the limiter lives.
+async fn tell<S: Store + 'static, C: LeaseClock + 'static>(
+    inner: Weak<Inner<S, C>>,
+    mut returned: mpsc::Receiver<(Box<[u8]>, GiveBack)>,
+) {
+    let mut telling = JoinSet::new();
+    while let Some((key, back)) = returned.recv().await {
+        let Some(inner) = inner.upgrade() else { return };
+        tell_one(&inner, &mut telling, key, back).await;
+    }
+}
+
+async fn tell_one<S: Store + 'static, C: LeaseClock + 'static>(
+    inner: &Arc<Inner<S, C>>,
+    telling: &mut JoinSet<()>,
+    key: Box<[u8]>,
+    back: GiveBack,
+) {
+    while telling.try_join_next().is_some() {}
+    if telling.len() >= RETURNS_AT_ONCE {
+        let _ = telling.join_next().await;
+    }
+    let inner = Arc::clone(inner);
+    telling.spawn(async move { inner.give_back(&key, back).await });
+}
+
 /// A number that no other process has, and no earlier one had.
 fn incarnation() -> u64 {
     use std::hash::{BuildHasher, RandomState};
@@ -468,5 +498,7 @@ fn incarnation() -> u64 {
 const APART_MAX: Span = Span::from_ms(100);
 /// How often the clocks are compared at least.
 const LOOK_EVERY: Span = Span::from_secs(1);
-/// Give-backs under way at once while closing.
+/// Give-backs that wait to be told.
+const RETURNS_MAX: usize = 4_096;
+/// Give-backs under way at once.
 const RETURNS_AT_ONCE: usize = 64;

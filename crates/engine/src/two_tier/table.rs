@@ -13,16 +13,17 @@
 //! # Proven by
 //! `tests/two_tier.rs`, with threads that race on one key and on keys that take each other's place.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use admittance_core::learn::Sizer;
-use admittance_core::lease::{Holder, Paid, Word, WordCell};
+use admittance_core::lease::{Answer, Holder, Paid, Word, WordCell};
 use admittance_core::{Cost, Micros};
 use tokio::sync::oneshot;
 
 use crate::key::Fingerprint;
-use crate::slots::{Cell, Native, NativeCell, Slot};
+use crate::slots::{Cell, Memory as _, Native, NativeCell, Slot};
 
 /// All records of a policy.
 pub(super) struct Table {
@@ -56,7 +57,8 @@ pub(super) struct Cold {
     pub(super) holder: Holder,
     pub(super) key: Box<[u8]>,
     pub(super) sizer: Option<Sizer>,
-    pub(super) waiting: Vec<(u64, oneshot::Sender<admittance_core::lease::Answer>)>,
+    /// In the order in which they came, which is mostly that in which they are answered.
+    pub(super) waiting: VecDeque<(u64, oneshot::Sender<Answer>)>,
     /// When the driver looks at it next.
     pub(super) due: Option<Micros>,
 }
@@ -197,7 +199,7 @@ impl Record {
                 holder: Holder::new(1),
                 key: Box::default(),
                 sizer: None,
-                waiting: Vec::new(),
+                waiting: VecDeque::new(),
                 due: None,
             }),
         }
@@ -206,6 +208,7 @@ impl Record {
     /// Spends from the lease in the word, if it is the key's and has enough.
     #[inline]
     pub(super) fn spend(&self, key: Fingerprint, now: Micros, cost: Cost) -> Option<Paid> {
+        let mut tries = 0;
         loop {
             let word = self.load();
             // In this order: if the swap below succeeds, the word was that of the key all along.
@@ -218,7 +221,9 @@ impl Record {
                 let until = Micros::saturating_from_epoch_us(until);
                 return Some(Paid { until, remaining: next.credits() });
             }
-            std::hint::spin_loop();
+            // Who lost lets the other have the line for a while.
+            Native::pause(tries);
+            tries += 1;
         }
     }
 
