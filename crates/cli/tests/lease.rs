@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use admittance_proto::v1;
+use admittance_proto::v1::fleet_client::FleetClient;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_testkit::servers::RedisServer;
+use admittance_testkit::servers::{PostgresServer, RedisServer};
 use tonic::transport::Channel;
 
 use crate::service::Service;
@@ -157,6 +158,79 @@ async fn an_instance_that_is_killed_takes_its_credits_with_it_and_no_more() {
     hold("killed", &admitted);
 }
 
+const FEDERATED: &str = "
+limiters:
+  global:
+    strategy: quota
+    resetCadence: calendar-day
+    limit: 100
+    fail: closed
+    storeDeadline: 2s
+    federated: { batch: 10 }
+  tenants:
+    fairEscrow: { limit: 100, period: 30000d, quantum: 7 }
+    fail: closed
+    storeDeadline: 2s
+";
+
+/// What is borrowed at one instance and checked at another is one budget, in both stores; so is an
+/// escrow's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_that_share_a_store_lend_one_budget() {
+    let redis = RedisServer::start().expect("redis-server starts");
+    let postgres = PostgresServer::start().expect("postgres starts");
+    let database = postgres.database("lent").expect("a database");
+    let policies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("federated.yaml");
+    std::fs::write(&policies, FEDERATED).expect("it can be written");
+    for url in [redis.url(), database.to_string()] {
+        let policies = policies.display().to_string();
+        let args = ["--store", url.as_str(), "--config", policies.as_str()];
+        let (one, two) = (Service::start(&args), Service::start(&args));
+        let mut door = FleetClient::connect(format!("http://{}", one.address)).await.expect("open");
+        let caller = v1::Caller { domain: "acme".into(), ..v1::Caller::default() };
+        let request = v1::ReserveRequest {
+            policy: "global".into(),
+            caller: Some(caller),
+            wants: 30,
+            ..v1::ReserveRequest::default()
+        };
+        let lease = door.reserve(request).await.expect("lent").into_inner().lease;
+        // Late in a day a peer gets a quarter of the budget.
+        let lent = u64::try_from(lease.expect("a lease").capacity).expect("positive");
+        assert!(lent == 30 || lent == 25, "{lent}");
+        let left = admitted(&two, "global", "acme", 101).await;
+        assert_eq!(lent + left, 100, "{url}");
+        let escrowed = admitted_one_by_one(&one, &two, "tenants").await;
+        assert_eq!(escrowed, 100, "{url}");
+    }
+}
+
+async fn admitted(service: &Service, policy: &str, key: &str, times: usize) -> u64 {
+    let url = format!("http://{}", service.address);
+    let mut client = RateLimiterClient::connect(url).await.expect("it serves");
+    let (policy, keys) = (policy.to_owned(), vec![key.to_owned(); times]);
+    let request = v1::CheckManyRequest { policy, keys, cost: 1 };
+    let decisions = client.check_many(request).await.expect("a reply").into_inner().decisions;
+    decisions.iter().map(|decision| u64::from(decision.allowed)).sum()
+}
+
+/// Asks both in turns, for two tenants, until both deny.
+async fn admitted_one_by_one(one: &Service, two: &Service, policy: &str) -> u64 {
+    let mut clients = Vec::new();
+    for service in [one, two] {
+        let url = format!("http://{}", service.address);
+        clients.push(RateLimiterClient::connect(url).await.expect("it serves"));
+    }
+    let mut admitted = 0;
+    for turn in 0..400 {
+        let (policy, key) = (policy.to_owned(), "gold".to_owned());
+        let request = v1::CheckRequest { policy, key, cost: 1 };
+        let reply = clients[turn % 2].check(request).await.expect("a reply").into_inner();
+        admitted += u64::from(reply.decision.expect("a decision").allowed);
+    }
+    admitted
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_is_told_to_stop_gives_back_what_it_holds() {
     let rig = Rig::new("stopped");
@@ -164,22 +238,14 @@ async fn an_instance_that_is_told_to_stop_gives_back_what_it_holds() {
                     fail: closed, storeDeadline: 2s, twoTier: { batch: 100 } }\n";
     std::fs::write(&rig.policies, policies).expect("it can be written");
     let (one, two) = (rig.instance(None), rig.instance(None));
-    let check = |address: String| async move {
-        let mut client =
-            RateLimiterClient::connect(format!("http://{address}")).await.expect("it serves");
-        let (policy, keys) = ("api".to_owned(), vec!["tenant".to_owned(); 101]);
-        let request = v1::CheckManyRequest { policy, keys, cost: 1 };
-        let decisions = client.check_many(request).await.expect("a reply").into_inner().decisions;
-        decisions.iter().filter(|decision| decision.allowed).count()
-    };
     let first = v1::CheckRequest { policy: "api".into(), key: "tenant".into(), cost: 1 };
     let mut client =
         RateLimiterClient::connect(format!("http://{}", one.address)).await.expect("it serves");
     let reply = client.check(first).await.expect("a reply").into_inner();
     assert!(reply.decision.expect("a decision").allowed);
-    assert_eq!(check(two.address.clone()).await, 0, "the other has all of it");
+    assert_eq!(admitted(&two, "api", "tenant", 101).await, 0, "the other has all of it");
     drop(client);
     one.signal("TERM");
     assert_eq!(one.wait().0, Some(0));
-    assert_eq!(check(two.address.clone()).await, 99);
+    assert_eq!(admitted(&two, "api", "tenant", 101).await, 99);
 }

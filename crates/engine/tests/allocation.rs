@@ -177,3 +177,42 @@ fn keys_of_every_kind_allocate_nothing() {
     assert_eq!(of(address, &limiter), 0);
     assert_eq!(of(("tenant", ("route", 7_u64)), &limiter), 0);
 }
+
+/// A lease that is spent: no allocation per request, through `spend` and through `check` alike.
+#[cfg(feature = "tokio")]
+#[test]
+fn spending_a_lease_allocates_nothing() {
+    use std::sync::Arc;
+
+    use admittance::two_tier::{Batch, Leasing, TwoTier};
+    use admittance::{FailMode, GuardSettings, Guarded, Memory, PreciseClock, SharedLimiter};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let window = Window::fixed(1_000_000, Span::from_secs(86_400)).unwrap().into();
+    let node = runtime.block_on(async {
+        let guard = Guarded::start(Memory::new(PreciseClock::new()), GuardSettings::default());
+        let shared = SharedLimiter::new("api", window, Arc::new(guard), FailMode::Closed).unwrap();
+        let leasing = Leasing { batch: Batch::Fixed(100_000), ..Leasing::default() };
+        let node = TwoTier::leased(shared, leasing).unwrap();
+        let _ = node.check(b"key", Cost::ONE).await.unwrap();
+        node
+    });
+    let spends = || (0..1_000).for_each(|_| assert!(node.spend(b"key", Cost::ONE).is_some()));
+    assert_eq!(allocations(spends), 0);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let checks = || {
+        for _ in 0..1_000 {
+            let check = std::pin::pin!(node.check(b"key", Cost::ONE));
+            assert!(check.poll(&mut context).is_ready(), "nothing is waited for");
+        }
+    };
+    assert_eq!(allocations(checks), 0);
+    // The same lines see what a miss costs.
+    let miss = || {
+        let check = std::pin::pin!(node.check(b"another key", Cost::ONE));
+        assert!(
+            check.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())).is_pending()
+        );
+    };
+    assert!(allocations(miss) > 0);
+}
