@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use admittance::two_tier::ManualLeaseClock;
 use admittance::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Clock, Cost, Decision,
     EscrowRules, FailMode, FairEscrow, Group, GuardSettings, Guarded, ManualClock, Many, Memory,
@@ -89,12 +90,15 @@ fn failing(
     fail: FailMode,
 ) -> Arc<SharedEscrow<Arc<Odd>>> {
     let deadline = Span::from_secs(3_600); // What is held up here is not late.
+    let (lease, wall) = (clock.clone(), clock.clone());
     let clock = Arc::new(clock.clone());
     let settings = GuardSettings { deadline, clock, ..GuardSettings::default() };
     let guarded = Arc::new(Guarded::start(Arc::clone(store), settings));
     let rules = EscrowRules::new(100, WINDOW);
     let quantum = Quantum::new(&rules, Some(quantum)).unwrap();
-    Arc::new(SharedEscrow::new("tenants", &rules, quantum, guarded, fail).unwrap())
+    let clock = Arc::new(ManualLeaseClock { lease, wall });
+    let shared = SharedEscrow::on_clock("tenants", &rules, quantum, guarded, fail, clock);
+    Arc::new(shared.unwrap())
 }
 
 fn clock() -> ManualClock {

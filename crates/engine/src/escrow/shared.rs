@@ -9,8 +9,8 @@
 //! - All processes together admit at most the budget per window: the counter pays for everything.
 //! - Credits are spent in the window of the store that paid for them: for as long as that window
 //!   had left at the grant, counted from the moment the lease was asked for, less 0.1 % for drift.
-//!   What is left then is dropped. Wall clocks do not matter. The guard's clock must not stop: of
-//!   a machine that was suspended, what it held can be spent in a later window.
+//!   What is left then is dropped. Wall clocks do not matter: the clock is the one since boot,
+//!   which counts the time that a machine sleeps.
 //! - At most one lease is asked for at a time, and none while the window is known to be empty. All
 //!   who waited while one failed share the failure.
 //! - A caller that goes away does not lose the credits that were on their way for it.
@@ -37,6 +37,7 @@ use admittance_core::{
 use tokio::sync::OwnedMutexGuard;
 
 use crate::store::{Action, Decided, FailMode, Guarded, Op, Outage, Source, Store, StoreError};
+use crate::two_tier::{BootClock, LeaseClock};
 
 /// How many credits a process leases at once: at least one, at most the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +103,8 @@ struct Inner<S> {
     strategy: Builtin,
     quantum: Quantum,
     store: Arc<Guarded<S>>,
+    /// What the lives of leases are counted by.
+    clock: Arc<dyn LeaseClock>,
     state: Mutex<State>,
     /// Whoever has it may ask for a lease.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -142,6 +145,21 @@ impl<S: Store + 'static> SharedEscrow<S> {
         store: Arc<Guarded<S>>,
         fail: FailMode,
     ) -> Result<Self, Invalid> {
+        Self::on_clock(policy, rules, quantum, store, fail, Arc::new(BootClock))
+    }
+
+    /// The same, with leases that are counted by a clock of your own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn on_clock(
+        policy: impl Into<Box<str>>,
+        rules: &EscrowRules,
+        quantum: Quantum,
+        store: Arc<Guarded<S>>,
+        fail: FailMode,
+        clock: Arc<dyn LeaseClock>,
+    ) -> Result<Self, Invalid> {
         let escrow = LeasedEscrow::new(rules)?;
         let strategy = Builtin::from(escrow.window());
         let part = match fail {
@@ -154,6 +172,7 @@ impl<S: Store + 'static> SharedEscrow<S> {
             strategy,
             quantum: Quantum(quantum.0.clamp(1, rules.limit)),
             store,
+            clock,
             state: Mutex::new(State { escrow, empty_until: Micros::ZERO }),
             turn: Arc::default(),
             leases: AtomicU64::new(0),
@@ -229,7 +248,8 @@ impl<S: Store + 'static> SharedEscrow<S> {
     /// By the local part of the budget. Before the breaker opens there is none.
     fn go_on_alone(&self, outage: Option<Outage>, tenant: &[u8], cost: Cost) -> Option<Decision> {
         let (outage, rules) = (outage?, self.part.as_ref()?);
-        let now = self.inner.now();
+        // Windows of its own, on the clock that says when the outage began.
+        let now = self.inner.store.settings().clock.precise();
         let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         if alone.as_ref().is_none_or(|alone| alone.outage < outage.number) {
             let window = rules.window.us();
@@ -328,7 +348,7 @@ impl<S: Store + 'static> Inner<S> {
 
 impl<S> Inner<S> {
     fn now(&self) -> Micros {
-        self.store.settings().clock.precise()
+        self.clock.now()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
