@@ -5,6 +5,7 @@
 //! the same run, and held against the limit.
 
 mod door;
+mod escrow;
 mod local;
 mod stores;
 
@@ -30,6 +31,9 @@ pub(crate) fn run(effort: Effort, only: &str) {
     let runtime = runtime.expect("a runtime can be made");
     if only.is_empty() || only == "local" {
         local::run(effort, &runtime);
+    }
+    if only.is_empty() || only == "escrow" {
+        escrow::run(effort);
     }
     runtime.block_on(async {
         if only.is_empty() || only == "redis" {

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         }
         ["lease"] => lease::run(lease::FULL, ""),
         ["lease", "--quick"] => lease::run(lease::QUICK, ""),
-        ["lease", "--only", name @ ("local" | "redis" | "postgres" | "door")] => {
+        ["lease", "--only", name @ ("local" | "escrow" | "redis" | "postgres" | "door")] => {
             lease::run(lease::FULL, name);
         }
         ["memory-of", contender, keys] => memory::child(contender, keys, None),
@@ -39,7 +39,9 @@ fn main() -> ExitCode {
         _ => {
             eprintln!("usage: admittance-bench inproc [--quick | --only NAME]");
             eprintln!("       admittance-bench stores [--quick | --only redis|postgres|outage]");
-            eprintln!("       admittance-bench lease [--quick | --only local|redis|postgres|door]");
+            eprintln!(
+                "       admittance-bench lease [--quick | --only local|escrow|redis|postgres|door]"
+            );
             return ExitCode::from(2);
         }
     }
