@@ -484,3 +484,24 @@ fn racing_threads_spend_what_was_granted_and_no_more() {
         assert_eq!(admitted.load(Ordering::Relaxed), 5_000, "key {key}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn in_an_outage_every_lease_that_is_held_is_spent() {
+    let rig = Rig::new();
+    let node = rig.node(window(1_000, 60), Leasing { low_water: 5, ..batch(10) });
+    while node.stats().granted < 20 {
+        assert!(check(&node, b"ann").await.decision.is_admit());
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Two leases are held, of which requests see one. The store is lost before it is empty.
+    rig.store.takes(Some(Duration::from_secs(3_600)));
+    for other in 0..=u8::MAX {
+        let _ = check(&node, &[other]).await;
+    }
+    assert!(node.shared().store().outage().is_some());
+    let mut spent = 0;
+    while check(&node, b"ann").await.source == Source::Node {
+        spent += 1;
+    }
+    assert_eq!(spent, 15, "five of the first lease and ten of the second");
+}

@@ -228,7 +228,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             return self.shared.check(key, cost).await;
         }
         if self.shared.store().outage().is_some() {
-            return Ok(self.shared.without_store(key, cost));
+            let held = self.from_held(hash, cost);
+            return Ok(held.unwrap_or_else(|| self.shared.without_store(key, cost)));
         }
         let (record, id, told) = match self.join(hash, key, cost) {
             Joined::Decided(decided) => return Ok(decided),
@@ -279,6 +280,22 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         };
         self.pump(place, record, &mut cold, hash);
         joined
+    }
+
+    /// Pays a request from leases that are not in the word, without asking for more.
+    fn from_held(self: &Arc<Self>, hash: Fingerprint, cost: Cost) -> Option<Decided> {
+        let (place, record) = self.table.find(hash)?;
+        let mut cold = record.lock_for(hash)?;
+        self.drop_if_clocks_came_apart(Some((record, &mut cold)));
+        let mut rules = self.rules;
+        rules.waiters_max = 0;
+        let waiter = Waiter { id: self.waiters.fetch_add(1, Ordering::Relaxed), cost };
+        let missed = cold.holder.miss(&rules, record, self.clock.now(), waiter);
+        self.pump(place, record, &mut cold, hash);
+        match missed {
+            Ok(Missed::Admitted(paid)) => Some(self.admitted(paid, Source::Node)),
+            _ => None,
+        }
     }
 
     /// Does what the holder wants done.
