@@ -505,3 +505,16 @@ async fn in_an_outage_every_lease_that_is_held_is_spent() {
     }
     assert_eq!(spent, 15, "five of the first lease and ten of the second");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_low_water_that_no_number_of_leases_reaches_does_not_ask_for_ever() {
+    let rig = Rig::new();
+    let node = rig.node(window(100_000, 60), Leasing { low_water: 10_000, ..batch(10) });
+    for _ in 0..1_000 {
+        assert!(check(&node, b"ann").await.decision.is_admit());
+        sleep(Duration::from_micros(10)).await;
+    }
+    let given_back = rig.store.given_back.load(Ordering::SeqCst);
+    assert_eq!(given_back, 0, "asked for more than there is room for, {given_back} times");
+    assert!(rig.store.leases() <= 120, "{} asks", rig.store.leases());
+}
