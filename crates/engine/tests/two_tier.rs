@@ -518,3 +518,14 @@ async fn a_low_water_that_no_number_of_leases_reaches_does_not_ask_for_ever() {
     assert_eq!(given_back, 0, "asked for more than there is room for, {given_back} times");
     assert!(rig.store.leases() <= 120, "{} asks", rig.store.leases());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_limit_is_never_whatever_denial_is_remembered() {
+    let rig = Rig::new();
+    let shared = rig.shared(window(1, 60), FailMode::Closed);
+    let tier = TwoTier::cached_deny_on(shared, 100, node_time(1));
+    assert!(check(&tier, b"ann").await.decision.is_admit());
+    assert!(!check(&tier, b"ann").await.decision.is_admit());
+    let two = tier.check(b"ann", cost(2)).await.unwrap();
+    assert_eq!(two.decision.outcome, admittance::Outcome::Deny(admittance::Retry::Never));
+}
