@@ -61,6 +61,8 @@ pub(super) struct Cold {
     pub(super) waiting: VecDeque<(u64, oneshot::Sender<Answer>)>,
     /// When the driver looks at it next.
     pub(super) due: Option<Micros>,
+    /// How many times everything had been dropped when it was last looked at.
+    pub(super) drops: u64,
 }
 
 impl Table {
@@ -201,6 +203,7 @@ impl Record {
                 sizer: None,
                 waiting: VecDeque::new(),
                 due: None,
+                drops: 0,
             }),
         }
     }
