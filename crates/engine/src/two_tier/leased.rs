@@ -338,8 +338,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         // Here too: the word was emptied, if at all, before or after this step filled it.
         self.heed_drop(record, cold);
         let due = cold.holder.poll_deadline(&self.rules);
-        if let Some(due) = due.filter(|&due| cold.due.is_none_or(|before| due < before)) {
-            cold.due = Some(due);
+        if let Some(due) = due.filter(|due| cold.dues.last().is_none_or(|next| due < next)) {
+            cold.dues.push(due);
             let mut dues = self.dues.lock().unwrap_or_else(PoisonError::into_inner);
             let is_next = dues.peek().is_none_or(|Reverse((next, _))| due < *next);
             dues.push(Reverse((due, place)));
@@ -394,10 +394,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             let record = self.table.record(place);
             let mut cold = record.lock();
             self.heed_drop(record, &mut cold);
-            if cold.due != Some(due) {
-                continue; // It was looked at since.
-            }
-            cold.due = None;
+            cold.dues.pop();
             cold.holder.handle_deadline(&self.rules, record, now);
             let hash = self.secret.hash(&&cold.key[..]);
             self.pump(place, record, &mut cold, hash);
@@ -541,3 +538,50 @@ const LOOK_EVERY: Span = Span::from_secs(1);
 const RETURNS_MAX: usize = 4_096;
 /// Give-backs under way at once.
 const RETURNS_AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{FailMode, GuardSettings, Guarded};
+    use crate::two_tier::{Batch, Leasing, TwoTier};
+    use crate::{Clock, Memory};
+    use admittance_core::Window;
+    use tokio::time::Instant;
+
+    #[derive(Clone, Copy)]
+    struct Time(Instant);
+
+    impl Clock for Time {
+        fn now(&self) -> Micros {
+            let us = u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX);
+            Micros::ZERO + Span::from_us(us)
+        }
+    }
+
+    impl LeaseClock for Time {
+        fn now(&self) -> Micros {
+            Clock::now(self)
+        }
+
+        fn wall(&self) -> Micros {
+            Clock::now(self)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_has_a_few_dues_however_often_it_asks() {
+        let time = Time(Instant::now());
+        let guard = Guarded::start(Memory::new(time), GuardSettings::default());
+        let strategy = Window::fixed(100_000, Span::from_secs(3_600)).expect("exact").into();
+        let shared = SharedLimiter::new("api", strategy, Arc::new(guard), FailMode::Closed);
+        let leasing = Leasing { batch: Batch::Fixed(3), ..Leasing::default() };
+        let tier = TwoTier::leased_on(shared.expect("exact"), leasing, time).expect("leasable");
+        for _ in 0..2_000 {
+            let _ = tier.check(b"ann", Cost::ONE).await.expect("decided");
+            tokio::time::sleep(std::time::Duration::from_millis(15)).await;
+        }
+        let crate::two_tier::Tier::Leased(leased) = &tier.tier else { panic!("leased") };
+        let dues = leased.inner.dues.lock().unwrap_or_else(PoisonError::into_inner).len();
+        assert!(dues <= 4, "{dues} for one key");
+    }
+}
