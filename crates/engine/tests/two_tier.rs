@@ -484,3 +484,48 @@ fn racing_threads_spend_what_was_granted_and_no_more() {
         assert_eq!(admitted.load(Ordering::Relaxed), 5_000, "key {key}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn in_an_outage_every_lease_that_is_held_is_spent() {
+    let rig = Rig::new();
+    let node = rig.node(window(1_000, 60), Leasing { low_water: 5, ..batch(10) });
+    while node.stats().granted < 20 {
+        assert!(check(&node, b"ann").await.decision.is_admit());
+        sleep(Duration::from_millis(1)).await;
+    }
+    // Two leases are held, of which requests see one. The store is lost before it is empty.
+    rig.store.takes(Some(Duration::from_secs(3_600)));
+    for other in 0..=u8::MAX {
+        let _ = check(&node, &[other]).await;
+    }
+    assert!(node.shared().store().outage().is_some());
+    let mut spent = 0;
+    while check(&node, b"ann").await.source == Source::Node {
+        spent += 1;
+    }
+    assert_eq!(spent, 15, "five of the first lease and ten of the second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_low_water_that_no_number_of_leases_reaches_does_not_ask_for_ever() {
+    let rig = Rig::new();
+    let node = rig.node(window(100_000, 60), Leasing { low_water: 10_000, ..batch(10) });
+    for _ in 0..1_000 {
+        assert!(check(&node, b"ann").await.decision.is_admit());
+        sleep(Duration::from_micros(10)).await;
+    }
+    let given_back = rig.store.given_back.load(Ordering::SeqCst);
+    assert_eq!(given_back, 0, "asked for more than there is room for, {given_back} times");
+    assert!(rig.store.leases() <= 120, "{} asks", rig.store.leases());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_above_the_limit_is_never_whatever_denial_is_remembered() {
+    let rig = Rig::new();
+    let shared = rig.shared(window(1, 60), FailMode::Closed);
+    let tier = TwoTier::cached_deny_on(shared, 100, node_time(1));
+    assert!(check(&tier, b"ann").await.decision.is_admit());
+    assert!(!check(&tier, b"ann").await.decision.is_admit());
+    let two = tier.check(b"ann", cost(2)).await.unwrap();
+    assert_eq!(two.decision.outcome, admittance::Outcome::Deny(admittance::Retry::Never));
+}

@@ -213,8 +213,9 @@ impl Holder {
         }
         self.settle(rules, cell, now);
         self.serve(rules, now);
-        // Whoever wanted more may have got it since; another batch on top would only be held.
-        let is_low = self.credits.total() <= rules.low_water;
+        // Whoever wanted more may have got it since; another batch on top would only be held, and
+        // one for which there is no room would only be given back.
+        let is_low = self.credits.total() <= rules.low_water && self.credits.has_room();
         let is_refill = core::mem::take(&mut self.wants_refill) && is_low;
         let ask = self.bind(rules, now, fresh);
         let aside = self.credits.aside();

@@ -73,6 +73,11 @@ impl<S: Store + 'static, C: LeaseClock> CachedDeny<S, C> {
     fn next(&self, hash: Fingerprint, cost: Cost) -> Next {
         let mut shard = self.shard(hash);
         let Some(denied) = shard.get_mut(&hash) else { return Next::Ask(None) };
+        // What never fits has no wait, and the store is not needed to say so.
+        if cost.units() > self.shared.strategy().limit() {
+            let outcome = Outcome::Deny(Retry::Never);
+            return Next::Replay(Decision { outcome, ..denied.decision });
+        }
         let now = self.clock.now();
         // A smaller cost may fit where a larger one did not.
         if cost < denied.cost {

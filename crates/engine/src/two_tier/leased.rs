@@ -59,6 +59,8 @@ struct Inner<S: Store + 'static, C> {
     returns: mpsc::Sender<(Box<[u8]>, GiveBack)>,
     /// Wall time less lease time when it was last looked at.
     apart: Mutex<Option<u64>>,
+    /// How often everything was dropped.
+    drops: AtomicU64,
     is_closed: AtomicBool,
     counted: Counted,
 }
@@ -117,6 +119,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
             wake: Notify::new(),
             returns,
             apart: Mutex::default(),
+            drops: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             counted: Counted::default(),
         });
@@ -207,6 +210,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             return;
         }
         if let Some(mut cold) = record.lock_for(key) {
+            self.heed_drop(record, &mut cold);
             cold.holder.refill();
             self.pump(place, record, &mut cold, key);
             // Asked or not, spends of this lease need not come here again.
@@ -228,7 +232,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             return self.shared.check(key, cost).await;
         }
         if self.shared.store().outage().is_some() {
-            return Ok(self.shared.without_store(key, cost));
+            let held = self.from_held(hash, cost);
+            return Ok(held.unwrap_or_else(|| self.shared.without_store(key, cost)));
         }
         let (record, id, told) = match self.join(hash, key, cost) {
             Joined::Decided(decided) => return Ok(decided),
@@ -262,7 +267,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         let locked =
             found.and_then(|(place, record)| Some((place, record, record.lock_for(hash)?)));
         let Some((place, record, mut cold)) = locked else { return Joined::Alone };
-        self.drop_if_clocks_came_apart(Some((record, &mut cold)));
+        self.drop_if_clocks_came_apart();
+        self.heed_drop(record, &mut cold);
         let id = self.waiters.fetch_add(1, Ordering::Relaxed);
         let missed = cold.holder.miss(&self.rules, record, self.clock.now(), Waiter { id, cost });
         let joined = match missed {
@@ -279,6 +285,23 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         };
         self.pump(place, record, &mut cold, hash);
         joined
+    }
+
+    /// Pays a request from leases that are not in the word, without asking for more.
+    fn from_held(self: &Arc<Self>, hash: Fingerprint, cost: Cost) -> Option<Decided> {
+        let (place, record) = self.table.find(hash)?;
+        let mut cold = record.lock_for(hash)?;
+        self.drop_if_clocks_came_apart();
+        self.heed_drop(record, &mut cold);
+        let mut rules = self.rules;
+        rules.waiters_max = 0;
+        let waiter = Waiter { id: self.waiters.fetch_add(1, Ordering::Relaxed), cost };
+        let missed = cold.holder.miss(&rules, record, self.clock.now(), waiter);
+        self.pump(place, record, &mut cold, hash);
+        match missed {
+            Ok(Missed::Admitted(paid)) => Some(self.admitted(paid, Source::Node)),
+            _ => None,
+        }
     }
 
     /// Does what the holder wants done.
@@ -312,9 +335,11 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             // What finds no place is lost to the window that paid for it, and to nobody else.
             let _ = self.returns.try_send((cold.key.clone(), back));
         }
+        // Here too: the word was emptied, if at all, before or after this step filled it.
+        self.heed_drop(record, cold);
         let due = cold.holder.poll_deadline(&self.rules);
-        if let Some(due) = due.filter(|&due| cold.due.is_none_or(|before| due < before)) {
-            cold.due = Some(due);
+        if let Some(due) = due.filter(|due| cold.dues.last().is_none_or(|next| due < next)) {
+            cold.dues.push(due);
             let mut dues = self.dues.lock().unwrap_or_else(PoisonError::into_inner);
             let is_next = dues.peek().is_none_or(|Reverse((next, _))| due < *next);
             dues.push(Reverse((due, place)));
@@ -331,6 +356,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         let grant = answer.ok().and_then(|applied| applied.answer.grant());
         let record = self.table.record(place);
         let Some(mut cold) = record.lock_for(hash) else { return };
+        self.heed_drop(record, &mut cold);
         let now = self.clock.now();
         match grant {
             Some(grant) => {
@@ -355,7 +381,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
 
     /// Looks at the keys whose time has come; says when the next one's will.
     fn look(self: &Arc<Self>) -> Option<Span> {
-        self.drop_if_clocks_came_apart(None);
+        self.drop_if_clocks_came_apart();
         loop {
             let now = self.clock.now();
             let mut dues = self.dues.lock().unwrap_or_else(PoisonError::into_inner);
@@ -367,10 +393,8 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             drop(dues);
             let record = self.table.record(place);
             let mut cold = record.lock();
-            if cold.due != Some(due) {
-                continue; // It was looked at since.
-            }
-            cold.due = None;
+            self.heed_drop(record, &mut cold);
+            cold.dues.pop();
             cold.holder.handle_deadline(&self.rules, record, now);
             let hash = self.secret.hash(&&cold.key[..]);
             self.pump(place, record, &mut cold, hash);
@@ -379,28 +403,38 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
 
     /// Drops everything if wall time and lease time have moved differently since the last look: one
     /// of them did not count some time that passed.
-    fn drop_if_clocks_came_apart(&self, mut own: Option<(&Record, &mut Cold)>) {
+    fn drop_if_clocks_came_apart(&self) {
         if !self.came_apart() {
             return;
         }
         self.counted.dropped.fetch_add(1, Ordering::Relaxed);
+        // First: whoever has a lock that is not to be had sees it when it is done.
+        self.drops.fetch_add(1, Ordering::SeqCst);
         for (_, record) in self.table.every() {
-            if let Some((_, cold)) = own.as_mut().filter(|(own, _)| std::ptr::eq(*own, record)) {
-                cold.holder.forget(record);
-                answer_waiting(cold);
-            } else if let Some(mut cold) = record.try_lock() {
-                cold.holder.forget(record);
-                answer_waiting(&mut cold);
-            } else {
-                // Whoever has the lock must not wait for us; its credits go all the same.
-                record.drain();
+            match record.try_lock() {
+                Some(mut cold) => self.heed_drop(record, &mut cold),
+                None => record.drain(),
             }
         }
     }
 
+    /// Forgets what the key holds if everything was dropped since it was last looked at.
+    fn heed_drop(&self, record: &Record, cold: &mut Cold) {
+        let drops = self.drops.load(Ordering::SeqCst);
+        if cold.drops != drops {
+            cold.drops = drops;
+            cold.holder.forget(record);
+            answer_waiting(cold);
+        }
+    }
+
     fn came_apart(&self) -> bool {
-        let lease = self.clock.now().epoch_us();
-        let apart = self.clock.wall().epoch_us().wrapping_sub(lease);
+        let lease = self.clock.now();
+        let wall = self.clock.wall().epoch_us();
+        if self.clock.now().since(lease) > READ_MAX {
+            return false; // This thread was held up between the two: they say nothing.
+        }
+        let apart = wall.wrapping_sub(lease.epoch_us());
         let mut known = self.apart.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.replace(apart).unwrap_or(apart);
         let moved = apart.wrapping_sub(before).min(before.wrapping_sub(apart));
@@ -496,9 +530,58 @@ fn incarnation() -> u64 {
 
 /// Clocks that have come apart by more than this are not of one machine's time.
 const APART_MAX: Span = Span::from_ms(100);
+/// Clocks that took longer to read than this were not read at once.
+const READ_MAX: Span = Span::from_ms(20);
 /// How often the clocks are compared at least.
 const LOOK_EVERY: Span = Span::from_secs(1);
 /// Give-backs that wait to be told.
 const RETURNS_MAX: usize = 4_096;
 /// Give-backs under way at once.
 const RETURNS_AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{FailMode, GuardSettings, Guarded};
+    use crate::two_tier::{Batch, Leasing, TwoTier};
+    use crate::{Clock, Memory};
+    use admittance_core::Window;
+    use tokio::time::Instant;
+
+    #[derive(Clone, Copy)]
+    struct Time(Instant);
+
+    impl Clock for Time {
+        fn now(&self) -> Micros {
+            let us = u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX);
+            Micros::ZERO + Span::from_us(us)
+        }
+    }
+
+    impl LeaseClock for Time {
+        fn now(&self) -> Micros {
+            Clock::now(self)
+        }
+
+        fn wall(&self) -> Micros {
+            Clock::now(self)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_has_a_few_dues_however_often_it_asks() {
+        let time = Time(Instant::now());
+        let guard = Guarded::start(Memory::new(time), GuardSettings::default());
+        let strategy = Window::fixed(100_000, Span::from_secs(3_600)).expect("exact").into();
+        let shared = SharedLimiter::new("api", strategy, Arc::new(guard), FailMode::Closed);
+        let leasing = Leasing { batch: Batch::Fixed(3), ..Leasing::default() };
+        let tier = TwoTier::leased_on(shared.expect("exact"), leasing, time).expect("leasable");
+        for _ in 0..2_000 {
+            let _ = tier.check(b"ann", Cost::ONE).await.expect("decided");
+            tokio::time::sleep(std::time::Duration::from_millis(15)).await;
+        }
+        let crate::two_tier::Tier::Leased(leased) = &tier.tier else { panic!("leased") };
+        let dues = leased.inner.dues.lock().unwrap_or_else(PoisonError::into_inner).len();
+        assert!(dues <= 4, "{dues} for one key");
+    }
+}

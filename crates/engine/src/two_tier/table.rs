@@ -59,8 +59,11 @@ pub(super) struct Cold {
     pub(super) sizer: Option<Sizer>,
     /// In the order in which they came, which is mostly that in which they are answered.
     pub(super) waiting: VecDeque<(u64, oneshot::Sender<Answer>)>,
-    /// When the driver looks at it next.
-    pub(super) due: Option<Micros>,
+    /// When the driver looks at it, the next time last. Each is one of the driver's dues, and only
+    /// an earlier one is ever added: so they are few.
+    pub(super) dues: Vec<Micros>,
+    /// How many times everything had been dropped when it was last looked at.
+    pub(super) drops: u64,
 }
 
 impl Table {
@@ -200,7 +203,8 @@ impl Record {
                 key: Box::default(),
                 sizer: None,
                 waiting: VecDeque::new(),
-                due: None,
+                dues: Vec::new(),
+                drops: 0,
             }),
         }
     }
