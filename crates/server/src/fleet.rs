@@ -39,11 +39,12 @@ impl FleetSecret {
     fn admits(&self, peer: Option<SocketAddr>, metadata: &MetadataMap) -> Result<(), Status> {
         let Some(secret) = &self.0 else {
             return match peer {
-                Some(peer) if !is_loopback(peer.ip()) => Err(Status::unauthenticated(
+                Some(peer) if is_loopback(peer.ip()) => Ok(()),
+                // Who is not known to be near is far.
+                _ => Err(Status::unauthenticated(
                     "fleet: without a secret only loopback is served; start the service with \
                      --fleet-secret and send it as x-fleet-secret",
                 )),
-                _ => Ok(()),
             };
         };
         let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok());
@@ -76,7 +77,7 @@ impl Fleet for FleetDoor {
         &self,
         request: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
-        let peer = request.extensions().get::<Option<SocketAddr>>().copied().flatten();
+        let peer = request.extensions().get::<SocketAddr>().copied();
         self.secret.admits(peer, request.metadata())?;
         let v1::ReserveRequest { policy, caller, wants, axis, .. } = request.into_inner();
         if !self.service.is_federated(&policy) {
@@ -136,3 +137,19 @@ fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
 }
 
 const NAME_SHOWN_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_secret_only_who_is_known_to_be_near_may_borrow() {
+        let (secret, none) = (FleetSecret::default(), MetadataMap::new());
+        for near in ["127.0.0.1:9", "127.9.9.9:9", "[::1]:9", "[::ffff:127.0.0.1]:9"] {
+            assert!(secret.admits(near.parse().ok(), &none).is_ok(), "{near}");
+        }
+        for far in ["10.0.0.1:9", "[::ffff:10.0.0.1]:9", "[fe80::1]:9", "nobody knows"] {
+            assert!(secret.admits(far.parse().ok(), &none).is_err(), "{far}");
+        }
+    }
+}

@@ -69,6 +69,12 @@ pub(crate) struct Share {
 }
 
 impl Peers {
+    /// The end of the window in which the borrower gets nothing more.
+    pub(crate) fn stopped_until(&self, borrower: &Borrower) -> Option<Micros> {
+        let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.get(borrower).filter(|taken| taken.is_stopped).map(|taken| taken.window_end)
+    }
+
     /// How much of an offer the borrower gets.
     pub(crate) fn share(&self, borrower: Borrower, offer: Offer) -> Share {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,8 @@
 //! # Guarantee
 //! - The caller binds the port when everything else is ready: who can connect is served.
 //! - After the shutdown signal no connection is accepted, calls in flight finish, health says
-//!   NOT_SERVING, and [`serve`] returns within [`DRAIN_MAX`], finished or not.
+//!   NOT_SERVING, and [`serve`] returns within [`DRAIN_MAX`] and half a second for what is given
+//!   back, finished or not.
 //! - A client can hold only so much: connections, streams per connection, bytes per message and
 //!   the time to send one are bounded; a connection whose peer is gone is closed.
 //!
@@ -171,10 +172,10 @@ fn accept(
         let accepting = async {
             while let Ok(place) = Arc::clone(&places).acquire_owned().await {
                 match listener.accept().await {
-                    Ok((stream, _)) => {
+                    Ok((stream, peer)) => {
                         // Answers are small: waiting to fill a packet only delays them.
                         let _ = stream.set_nodelay(true);
-                        if sender.send(Ok(Connection::new(stream, place))).await.is_err() {
+                        if sender.send(Ok(Connection::new(stream, peer, place))).await.is_err() {
                             return;
                         }
                     }
@@ -195,6 +196,8 @@ fn accept(
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
+    /// As it was accepted: of one that is gone already the stream says nothing.
+    peer: SocketAddr,
     _place: OwnedSemaphorePermit,
     /// Until when the peer must have said that it speaks HTTP/2; `None` once it has.
     greeting: Option<Greeting>,
@@ -208,18 +211,18 @@ struct Greeting {
 }
 
 impl Connection {
-    fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
+    fn new(stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) -> Self {
         let until = Box::pin(tokio::time::sleep(CALL_MAX));
         let greeting = Some(Greeting { missing: PREFACE, until });
-        Self { stream, _place: place, greeting }
+        Self { stream, peer, _place: place, greeting }
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = SocketAddr;
 
-    fn connect_info(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
+    fn connect_info(&self) -> SocketAddr {
+        self.peer
     }
 }
 

@@ -1,13 +1,14 @@
 //! Lending to clients far away, of policies that are federated.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use admittance::lease::{Ask, GiveBack, LeaseId};
+use admittance::lease::{Ask, GiveBack, Grant, LeaseId};
 use admittance::{Action, Builtin, EXACT_MAX, Micros, Op, Span, Store, StoreError};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
-use super::{Operation, Refusal, Service, Where, bounded};
+use super::{Operation, Policy, Refusal, Service, Tiered, Where, bounded};
 use crate::peers::{Borrower, Offer};
 
 /// Peers that were stopped from borrowing until their window ended.
@@ -78,22 +79,19 @@ impl Service {
         // The grantor gives nothing that would not outlive four of these.
         let nearly_dead = Span::from_us((window.us() / 20).min(2_000_000));
         let round_trip = Span::from_us(nearly_dead.us().div_ceil(4));
-        let want = wants.min(EXACT_MAX);
-        let ask = Ask { need: 0, least: 0, want, round_trip };
-        let shared = tier.shared();
-        let op = |action| Op {
-            policy: shared.policy(),
-            strategy: shared.strategy(),
-            key: key.as_bytes(),
-            action,
-        };
-        let applied = shared.store().apply(op(Action::Lease(ask))).await;
-        let grant = applied.map_err(|error| policy.failed(error))?.answer.grant();
-        let grant = grant.ok_or_else(|| policy.failed(StoreError::Unreadable))?;
-        let (window_end, at) = (grant.decision.reset_at, grant.at);
-        let limit = shared.strategy().limit();
-        let offer = Offer { units: grant.granted, limit, window, window_end, at };
+        let limit = tier.shared().strategy().limit();
         let borrower = Borrower { peer, policy: policy.name().to_owned(), key: key.to_owned() };
+        let ask = |want| Ask { need: 0, least: 0, want, round_trip };
+        // Of one that gets nothing more until its window ends, only the window is asked: what it
+        // wants would be missing to the others until it is back.
+        let stopped_until = self.peers.stopped_until(&borrower);
+        let want = if stopped_until.is_some() { 0 } else { wants.min(EXACT_MAX) };
+        let mut grant = self.borrowed(policy, tier, key, ask(want)).await?;
+        if stopped_until.is_some_and(|until| until != grant.decision.reset_at) {
+            grant = self.borrowed(policy, tier, key, ask(wants.min(EXACT_MAX))).await?;
+        }
+        let (window_end, at) = (grant.decision.reset_at, grant.at);
+        let offer = Offer { units: grant.granted, limit, window, window_end, at };
         let share = self.peers.share(borrower, offer);
         if share.is_stopped_now {
             let policy = policy.name().to_owned();
@@ -102,13 +100,66 @@ impl Service {
             });
         }
         if share.units < grant.granted {
-            let count = self.lent.fetch_add(1, Ordering::Relaxed);
-            let id = LeaseId { incarnation: self.incarnation, count };
-            let units = grant.granted - share.units;
-            let back = GiveBack { id, units, granted_at: at, paid_until: window_end };
+            let back = self.back(&Grant { granted: grant.granted - share.units, ..grant });
             // If it does not arrive, the rest of the window goes without.
-            let _ = shared.store().apply(op(Action::GiveBack(back))).await;
+            let (tier, key) = (Arc::clone(tier), Box::from(key.as_bytes()));
+            let told = tokio::spawn(async move { give_back(&tier, &key, back).await });
+            let _ = told.await;
         }
         Ok(Lent { units: share.units, limit, window_end, at })
     }
+
+    /// Asks the store, and waits no longer than its deadline. What is granted to a caller that has
+    /// stopped waiting by then, or is gone, goes back: nobody would spend it.
+    async fn borrowed(
+        &self,
+        policy: &Policy,
+        tier: &Arc<Tiered>,
+        key: &str,
+        ask: Ask,
+    ) -> Result<Grant, Refusal> {
+        let (tell, told) = oneshot::channel();
+        let (id, deadline) = (self.lease_id(), tier.shared().store().settings().deadline);
+        let (tier, key) = (Arc::clone(tier), Box::<[u8]>::from(key.as_bytes()));
+        tokio::spawn(async move {
+            let op = op(&tier, &key, Action::Lease(ask));
+            let applied = tier.shared().store().outlast(op, PATIENCE).await;
+            let grant = applied.and_then(|it| it.answer.grant().ok_or(StoreError::Unreadable));
+            if let Err(Ok(grant)) = tell.send(grant)
+                && grant.granted > 0
+            {
+                give_back(&tier, &key, back(id, &grant)).await;
+            }
+        });
+        let told = tokio::time::timeout(deadline.into(), told).await;
+        let told = told.map_err(|_| StoreError::Timeout { waited: deadline });
+        let grant = told.and_then(|told| told.unwrap_or(Err(StoreError::Lost)));
+        grant.map_err(|error| policy.failed(error))
+    }
+
+    fn lease_id(&self) -> LeaseId {
+        let count = self.lent.fetch_add(1, Ordering::Relaxed);
+        LeaseId { incarnation: self.incarnation, count }
+    }
+
+    fn back(&self, grant: &Grant) -> GiveBack {
+        back(self.lease_id(), grant)
+    }
 }
+
+const fn back(id: LeaseId, grant: &Grant) -> GiveBack {
+    let (units, paid_until) = (grant.granted, grant.decision.reset_at);
+    GiveBack { id, units, granted_at: grant.at, paid_until }
+}
+
+async fn give_back(tier: &Tiered, key: &[u8], back: GiveBack) {
+    let _ = tier.shared().store().apply(op(tier, key, Action::GiveBack(back))).await;
+}
+
+fn op<'a>(tier: &'a Tiered, key: &'a [u8], action: Action) -> Op<'a> {
+    let shared = tier.shared();
+    Op { policy: shared.policy(), strategy: shared.strategy(), key, action }
+}
+
+/// How long the store may take until what it grants is not even given back.
+const PATIENCE: Span = Span::from_secs(10);
