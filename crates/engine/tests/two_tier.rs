@@ -529,3 +529,24 @@ async fn a_cost_above_the_limit_is_never_whatever_denial_is_remembered() {
     let two = tier.check(b"ann", cost(2)).await.unwrap();
     assert_eq!(two.decision.outcome, admittance::Outcome::Deny(admittance::Retry::Never));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_waited_for_by_a_few_tasks() {
+    let rig = Rig::new();
+    let gcra = Gcra { limit: 1_000, period: Span::from_secs(1), burst: 1_000 };
+    let leasing = Leasing { lease_time: Some(Span::from_ms(200)), ..batch(10) };
+    let node = rig.node(Tat::gcra(gcra).unwrap().into(), leasing);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..1_000 {
+        rig.store.takes(Some(Duration::from_secs(3_600)));
+        assert_eq!(check(&node, b"ann").await.source, Source::FailMode);
+        // Other asks are answered, so that the breaker stays closed.
+        rig.store.takes(None);
+        for other in 0..4 {
+            let _ = node.shared().check(&[other], Cost::ONE).await.unwrap();
+        }
+    }
+    assert!(rig.store.leases() > 10, "{} asks", rig.store.leases());
+    assert!(tasks() - before <= admittance::lease::ATTEMPTS_MAX, "{} tasks", tasks() - before);
+}

@@ -88,9 +88,10 @@ impl Rules {
     /// How long an answer to an attempt can still be of use. While it can, the attempt is open, and
     /// only a few are at a time: so no longer than that, or a store that lost a few answers would
     /// not be asked again.
-    pub(super) fn patience(&self) -> Span {
+    #[must_use]
+    pub fn patience(&self) -> Span {
         let life_max = match (self.coupling, &self.strategy) {
-            (Coupling::Continuous { lease_time }, _) => lease_time,
+            (Coupling::Continuous { lease_time }, _) => lease_time.min(LIFETIME_MAX),
             (_, Builtin::Window(window)) => match window.cadence() {
                 Cadence::Fixed { period, .. } => period.min(LIFETIME_MAX),
                 // Days and longer.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use admittance_core::learn::Sizer;
 use admittance_core::lease::{
-    Answer, Busy, GiveBack, LIFETIME_MAX, LeaseId, Missed, Paid, Request, Rules, Waiter,
+    Answer, Busy, GiveBack, LeaseId, Missed, Paid, Request, Rules, Waiter,
 };
 use admittance_core::{Cost, Decision, Micros, Outcome, Span};
 use tokio::runtime::Handle;
@@ -349,10 +349,10 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         }
     }
 
-    /// Asks the grantor and feeds its answer to the holder, however late it is.
+    /// Asks the grantor and feeds its answer to the holder, however late it is while it is of use.
     async fn ask(self: Arc<Self>, place: u32, hash: Fingerprint, key: Box<[u8]>, request: Request) {
         let op = self.op(&key, Action::Lease(request.ask));
-        let answer = self.shared.store().outlast(op, LIFETIME_MAX).await;
+        let answer = self.shared.store().outlast(op, self.rules.patience()).await;
         let grant = answer.ok().and_then(|applied| applied.answer.grant());
         let record = self.table.record(place);
         let Some(mut cold) = record.lock_for(hash) else { return };
