@@ -1,8 +1,8 @@
 //! Two real instances on one real Redis, with wall clocks that differ: a leased limit holds per
 //! window that paid, also when an instance is killed with credits in its hands.
 //!
-//! `ADMITTANCE_LONG=1` runs twenty windows instead of four. What is used of the limit is printed;
-//! how busy the machine is decides it, so it is not asserted.
+//! `ADMITTANCE_LONG=1` runs twenty windows instead of four, and holds two instances to using 98 % of
+//! the limit. In four windows that is only printed: how busy the machine is decides it.
 
 mod service;
 
@@ -78,7 +78,7 @@ async fn stopped(loads: Vec<tokio::task::JoinHandle<Admitted>>, stop: &AtomicBoo
 }
 
 /// Holds every window to the limit, and prints what the whole ones used of it.
-fn hold(what: &str, admitted: &Admitted) {
+fn hold(what: &str, admitted: &Admitted) -> u64 {
     for (window, &units) in admitted {
         assert!(units <= LIMIT, "{what}: {units} admitted in the window that ends at {window}");
     }
@@ -89,6 +89,7 @@ fn hold(what: &str, admitted: &Admitted) {
     let permille = sum * 1_000 / (LIMIT * count.max(1));
     println!("{what}: {count} windows, at most {most} of {LIMIT}, {permille} permille used");
     assert!(sum > 0, "something was admitted");
+    permille
 }
 
 /// The library that shifts a process's clocks; `./test` installs it.
@@ -136,7 +137,8 @@ async fn wall_clocks_five_seconds_apart_change_nothing() {
     let loads = addresses.map(|address| tokio::spawn(load(address, Arc::clone(&stop))));
     tokio::time::sleep(WINDOW * (windows() + 2)).await;
     let admitted = stopped(loads.into(), &stop).await;
-    hold("five seconds apart", &admitted);
+    let permille = hold("five seconds apart", &admitted);
+    assert!(windows() < 20 || permille >= 980, "{permille} permille of the limit were used");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,7 +157,7 @@ async fn an_instance_that_is_killed_takes_its_credits_with_it_and_no_more() {
     }
     tokio::time::sleep(WINDOW * 2).await;
     let admitted = stopped(loads, &stop).await;
-    hold("killed", &admitted);
+    let _ = hold("killed", &admitted);
 }
 
 const FEDERATED: &str = "

@@ -205,10 +205,10 @@ async fn what_is_left_is_taken_when_it_is_less_than_a_quantum() {
         assert!(admits(&escrow, b"ann", 30).await);
     }
     assert!(admits(&escrow, b"ann", 10).await, "the last ten of a hundred");
-    assert_eq!((escrow.stats().budget, store.asked()), (100, 5), "once for 30, once for 10");
+    assert_eq!((escrow.stats().budget, store.asked()), (100, 4), "three times 30, once 10");
     let refused = escrow.check(b"ann", Cost::ONE).await.decision;
     assert_eq!(refused.outcome, Outcome::Deny(Retry::After(WINDOW)));
-    assert_eq!(store.asked(), 5, "an empty window is not asked again");
+    assert_eq!(store.asked(), 4, "an empty window is not asked again");
     clock.advance(WINDOW);
     assert!(admits(&escrow, b"ann", 1).await, "waiting exactly the retry admits");
     let never = escrow.check(b"ann", units(101)).await.decision;
@@ -363,4 +363,37 @@ async fn all_who_waited_while_a_lease_failed_share_the_failure() {
         assert_eq!(caller.await.unwrap(), Source::FailMode);
     }
     assert_eq!(store.asked(), 1, "one ask for all");
+}
+
+/// A store that answers after the deadline: what it grants is spent by those who ask later, and it
+/// does not lose the whole budget to asks that nobody waits for.
+#[tokio::test(start_paused = true)]
+async fn what_is_granted_late_is_there_for_the_next() {
+    let clock = clock();
+    let store = Odd::new(&clock);
+    let guarded = Guarded::start(Arc::clone(&store), GuardSettings::default());
+    let rules = EscrowRules::new(100, WINDOW);
+    let quantum = Quantum::new(&rules, Some(10)).unwrap();
+    let lease = Arc::new(ManualLeaseClock { lease: clock.clone(), wall: clock.clone() });
+    let escrow = SharedEscrow::on_clock(
+        "tenants",
+        &rules,
+        quantum,
+        Arc::new(guarded),
+        FailMode::Closed,
+        lease,
+    );
+    let escrow = escrow.unwrap();
+    store.becomes(Mood::Held).await;
+    for _ in 0..10 {
+        let late = escrow.check(b"ann", Cost::ONE).await;
+        assert_eq!((late.source, late.decision.is_admit()), (Source::FailMode, false));
+    }
+    assert!(store.asked() <= 4, "{} asks are open", store.asked());
+    store.becomes(Mood::Serves).await;
+    store.go.notify_waiters();
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    for _ in 0..10 {
+        assert!(escrow.check(b"ann", Cost::ONE).await.decision.is_admit());
+    }
 }

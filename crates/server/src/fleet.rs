@@ -22,7 +22,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::config::quoted;
-use crate::service::{Lent, Service};
+use crate::service::{Lent, Refusal, Service};
 
 /// What a peer must show to be lent anything.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +79,9 @@ impl Fleet for FleetDoor {
     ) -> Result<Response<v1::ReserveResponse>, Status> {
         let peer = request.extensions().get::<SocketAddr>().copied();
         self.secret.admits(peer, request.metadata())?;
+        // Who counts durations does not throw leases away, whatever its wall clock says.
+        let counts = request.metadata().get(LEASE_CLOCK).is_some_and(|value| value == "duration");
+        let borrower = if counts { None } else { peer.map(|peer| peer.ip()) };
         let v1::ReserveRequest { policy, caller, wants, axis, .. } = request.into_inner();
         if !self.service.is_federated(&policy) {
             let named = quoted(&policy.chars().take(NAME_SHOWN_MAX).collect::<String>());
@@ -92,9 +95,18 @@ impl Fleet for FleetDoor {
         let domain = caller.map(|caller| caller.domain).unwrap_or_default();
         let key = if domain.is_empty() { policy.clone() } else { domain };
         let wants = u64::try_from(wants).unwrap_or(0).max(1);
-        let lent = self.service.lend(&policy, &key, wants, peer.map(|peer| peer.ip())).await;
-        let lease = lease(&lent.map_err(crate::grpc::status)?);
+        let lent = self.service.lend(&policy, &key, wants, borrower).await;
+        let lease = lease(&lent.map_err(status)?);
         Ok(Response::new(v1::ReserveResponse { lease: Some(lease) }))
+    }
+}
+
+/// A store that does not answer is an internal fault in the public contract: clients fail open on
+/// UNAVAILABLE, which would admit what nobody lent.
+fn status(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::Store { .. } => Status::internal(refusal.to_string()),
+        other => crate::grpc::status(other),
     }
 }
 
@@ -136,6 +148,8 @@ fn is_same(one: &[u8; 32], other: &[u8; 32]) -> bool {
     std::hint::black_box(differ) == 0
 }
 
+/// How a client says that it counts the life of a lease from when it asked.
+const LEASE_CLOCK: &str = "admittance-lease-clock";
 const NAME_SHOWN_MAX: usize = 64;
 
 #[cfg(test)]

@@ -6,16 +6,17 @@
 //! sees only who takes how much, and when in the window.
 //!
 //! # Guarantee
-//! - In the last quarter of a window a peer gets at most a quarter of the budget. So a client whose
-//!   clock is ahead by less than that wastes no more.
+//! - In the last quarter of a window, and not before its last [`LATE_MAX`], a peer gets at most a
+//!   quarter of the budget. So a client whose clock is ahead by less than that wastes no more.
 //! - A peer that takes more than [`GRANTS_MAX`] grants and a quarter of the budget within
 //!   [`BURST`] gets nothing more in this window: its clock is further ahead.
 //! - What a peer is not given goes to the others. At most [`PEERS_MAX`] peers are remembered; when
-//!   there are more, those whose windows are over are forgotten, and then further ones are not
+//!   there are more, those that nothing counts against are forgotten, and then further ones are not
 //!   watched.
+//! - Clients that count the life of a lease from when they asked, and say so, are not watched.
 //!
-//! The price: a client with a good clock that wants more than a quarter of a budget in the last
-//! quarter of its window waits for the next.
+//! The price: another client with a good clock that wants more than a quarter of a budget in that
+//! last stretch of a window waits for the next.
 //!
 //! # Proven by
 //! The tests below; `tests/fleet.rs` with a client that loops; `tests/witness` with the public one.
@@ -79,7 +80,7 @@ impl Peers {
     pub(crate) fn share(&self, borrower: Borrower, offer: Offer) -> Share {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= PEERS_MAX && !peers.contains_key(&borrower) {
-            peers.retain(|_, taken| offer.at < taken.window_end);
+            peers.retain(|_, taken| taken.counts_at(offer.at));
             if peers.len() >= PEERS_MAX {
                 return Share { units: offer.units, is_stopped_now: false };
             }
@@ -89,6 +90,12 @@ impl Peers {
 }
 
 impl Taken {
+    /// Whether it makes a difference at that instant.
+    fn counts_at(&self, at: Micros) -> bool {
+        let is_bursting = at.since(self.burst_began) <= BURST;
+        at < self.window_end && (self.is_stopped || self.late > 0 || is_bursting)
+    }
+
     fn take(&mut self, offer: Offer) -> Share {
         if self.window_end != offer.window_end {
             *self = Self { window_end: offer.window_end, ..Self::default() };
@@ -97,7 +104,8 @@ impl Taken {
             return Share { units: 0, is_stopped_now: false };
         }
         let quarter = (offer.limit / 4).max(1);
-        let is_late = offer.window_end.since(offer.at).us() < offer.window.us() / 4;
+        let late = Span::from_us(offer.window.us() / 4).min(LATE_MAX);
+        let is_late = offer.window_end.since(offer.at) < late;
         let units = if is_late { offer.units.min(quarter - self.late) } else { offer.units };
         if offer.at.since(self.burst_began) > BURST {
             (self.burst_began, self.burst_grants, self.burst_units) = (offer.at, 0, 0);
@@ -117,6 +125,8 @@ impl Taken {
 pub(crate) const GRANTS_MAX: u32 = 50;
 /// How close together grants must come to be those of a client that throws them away.
 pub(crate) const BURST: Span = Span::from_ms(100);
+/// How far ahead a clock is thought to be at most.
+pub(crate) const LATE_MAX: Span = Span::from_secs(15);
 /// Peers that are watched.
 pub(crate) const PEERS_MAX: usize = 10_000;
 
@@ -160,6 +170,26 @@ mod tests {
         let next =
             Offer { window_end: Micros::from_epoch_ms(120_000).unwrap(), ..offer(6, 60_001) };
         assert_eq!(peers.share(borrower(), next).units, 6);
+    }
+
+    #[test]
+    fn a_long_window_is_late_only_at_its_very_end() {
+        let peers = Peers::default();
+        let month = Offer { window: Span::from_secs(2_592_000), ..offer(900, 40_000) };
+        assert_eq!(peers.share(borrower(), month).units, 900);
+        let late = Offer { window: Span::from_secs(2_592_000), ..offer(900, 46_000) };
+        assert_eq!(peers.share(borrower(), late).units, 250);
+    }
+
+    #[test]
+    fn who_asks_for_many_keys_does_not_keep_others_from_being_watched() {
+        let peers = Peers::default();
+        for key in 0..PEERS_MAX {
+            let one = Borrower { key: key.to_string(), ..borrower() };
+            let _ = peers.share(one, offer(1, 5));
+        }
+        let each = (0..400).map(|_| peers.share(borrower(), offer(1, 45_001)).units);
+        assert_eq!(each.sum::<u64>(), 250, "it found a place, since the burst is over");
     }
 
     #[test]

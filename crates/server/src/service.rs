@@ -6,7 +6,7 @@
 //! # Guarantee
 //! - A request that is refused has charged nothing, whichever of its parts was wrong.
 //! - All keys of [`Service::check_many`] are decided at one instant, repeated keys in order; in a
-//!   cluster at one instant per slot.
+//!   cluster at one instant per slot. Those of a policy with a tier are decided each by itself.
 //! - A check is always decided: by the store, or by the policy's fail mode if the store cannot, and
 //!   the answer says by which. A look is refused if the store cannot.
 //! - What a caller sends is bounded: a key has at most [`KEY_MAX`] bytes, a batch at most
@@ -47,6 +47,7 @@ use admittance::{
     Invalid, Limiter, Memory, SharedLimiter, Source, Span, StoreError,
 };
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::config::{Config, PolicyConfig, TierConfig, quoted};
 use crate::escrow::Escrow;
@@ -277,11 +278,14 @@ impl Service {
     /// Gives back what this process holds of shared limits. To be called when no more requests
     /// come.
     pub async fn close(&self) {
+        let mut closing = JoinSet::new();
         for policy in self.policies.values() {
             if let Where::Tiered(tier) = &policy.place {
-                tier.close().await;
+                let tier = Arc::clone(tier);
+                closing.spawn(async move { tier.close().await });
             }
         }
+        while closing.join_next().await.is_some() {}
     }
 
     /// What stands before the shared store, one for each deadline that policies have; none for the

@@ -18,7 +18,8 @@
 //!
 //! # What it costs
 //! Credits that were leased and not asked for are lost to the other processes until the window
-//! ends; so are those of a lease whose answer came too late or not at all. A small `quantum` loses
+//! ends; so are those of a lease that was not answered. One that is answered after the store's
+//! deadline is there for the next request; at most four are open at once. A small `quantum` loses
 //! less and asks more often. **Fairness is per process**: tenants share what their process has
 //! leased, not what the others have. It is not strategy-proof.
 //!
@@ -30,11 +31,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use admittance_core::lease::{Ask, Grant, LIFETIME_MAX};
 use admittance_core::{
     Builtin, Cost, Decision, Escrow, EscrowGrant, EscrowRules, EscrowStats, Invalid, LeasedEscrow,
     Micros, Outcome, Parameter, Retry, Shortage, Span, TenantStats,
 };
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::store::{Action, Decided, FailMode, Guarded, Op, Outage, Source, Store, StoreError};
 use crate::two_tier::{BootClock, LeaseClock};
@@ -109,6 +111,8 @@ struct Inner<S> {
     /// Whoever has it may ask for a lease.
     turn: Arc<tokio::sync::Mutex<()>>,
     leases: AtomicU64,
+    /// How many of them are not yet answered.
+    open: AtomicUsize,
     /// How many leases failed.
     failed: AtomicU64,
 }
@@ -176,6 +180,7 @@ impl<S: Store + 'static> SharedEscrow<S> {
             state: Mutex::new(State { escrow, empty_until: Micros::ZERO }),
             turn: Arc::default(),
             leases: AtomicU64::new(0),
+            open: AtomicUsize::new(0),
             failed: AtomicU64::new(0),
         };
         Ok(Self {
@@ -299,33 +304,43 @@ impl<S: Store + 'static> Inner<S> {
         Ok((turn, lived?))
     }
 
-    /// Leases up to `size` credits, and fewer if fewer are left.
-    async fn lease(&self, size: u64) -> Result<bool, StoreError> {
-        let (mut size, mut lived) = (size, false);
-        while let Some(cost) = Cost::new(size) {
-            // Before anything leaves: the window lasts at least its rest from here.
-            let sent = self.now();
-            self.leases.fetch_add(1, Ordering::Relaxed);
-            let action = Action::Check(cost);
-            let (policy, strategy) = (&*self.policy, &self.strategy);
-            let applied = self.store.apply(Op { policy, strategy, key: KEY, action }).await?;
-            let decision = applied.decision().ok_or(StoreError::Unreadable)?;
-            let units = if decision.is_admit() { size } else { 0 };
-            let grant = EscrowGrant::new(decision.reset_at, applied.at, sent, units);
-            let mut state = self.lock();
-            let now = self.now();
-            lived = state.escrow.grant(now, grant);
-            if decision.remaining == 0 {
-                // Not before the store's window is over: it had this long left, a while ago.
-                state.empty_until = now + decision.reset_at.since(applied.at);
-            }
-            if decision.is_admit() || decision.remaining == 0 {
-                break;
-            }
-            // Always fewer than were asked for: this ends.
-            size = decision.remaining.min(size - 1);
+    /// Leases up to `size` credits, and fewer if fewer are left. Waits for the store's deadline; what
+    /// is granted later is there for whoever asks next.
+    async fn lease(self: &Arc<Self>, size: u64) -> Result<bool, StoreError> {
+        let open = Open::among(self)?;
+        self.leases.fetch_add(1, Ordering::Relaxed);
+        // Before anything leaves: the window lasts at least its rest from here.
+        let sent = self.now();
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move {
+            let inner = &open.0;
+            let ask = Ask { need: 0, least: 0, want: size, round_trip: Span::ZERO };
+            let (policy, strategy) = (&*inner.policy, &inner.strategy);
+            let op = Op { policy, strategy, key: KEY, action: Action::Lease(ask) };
+            let applied = inner.store.outlast(op, LIFETIME_MAX).await;
+            let grant = applied.and_then(|it| it.answer.grant().ok_or(StoreError::Unreadable));
+            let lived = grant.map(|grant| inner.take(sent, size, &grant));
+            // Nobody waits for it any more if it is late.
+            let _ = tell.send(lived);
+        });
+        let deadline = self.store.settings().deadline;
+        match tokio::time::timeout(deadline.into(), told).await {
+            Ok(told) => told.unwrap_or(Err(StoreError::Lost)),
+            Err(_) => Err(StoreError::Timeout { waited: deadline }),
         }
-        Ok(lived)
+    }
+
+    /// Adds what was granted; says whether it was still alive.
+    fn take(&self, sent: Micros, size: u64, grant: &Grant) -> bool {
+        let (end, at) = (grant.decision.reset_at, grant.at);
+        let mut state = self.lock();
+        let now = self.now();
+        let lived = state.escrow.grant(now, EscrowGrant::new(end, at, sent, grant.granted));
+        if grant.granted < size || grant.decision.remaining == 0 {
+            // Not before the store's window is over: it had this long left, a while ago.
+            state.empty_until = now + end.since(at);
+        }
+        lived
     }
 
     /// Decides by what was leased, or by what is known not to be there.
@@ -343,6 +358,25 @@ impl<S: Store + 'static> Inner<S> {
             Some(Shortage::Claimed) | None => {}
         }
         Here::Decided(decision)
+    }
+}
+
+/// A lease that was asked for and not yet answered.
+struct Open<S>(Arc<Inner<S>>);
+
+impl<S> Open<S> {
+    fn among(inner: &Arc<Inner<S>>) -> Result<Self, StoreError> {
+        let more = |open: usize| (open < OPEN_MAX).then(|| open + 1);
+        let entered = inner.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        // A store that is slower than its deadline must not lose the whole budget to asks whose
+        // answers nobody waits for.
+        entered.map(|_| Self(Arc::clone(inner))).map_err(|_| StoreError::Unavailable)
+    }
+}
+
+impl<S> Drop for Open<S> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -423,3 +457,6 @@ const WAITERS_MAX: usize = 1_024;
 
 /// After this many grants in a row that were dead on arrival the store counts as too slow.
 const STILLBORN_MAX: u32 = 2;
+
+/// Leases that are not yet answered, at most.
+const OPEN_MAX: usize = 4;

@@ -159,7 +159,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Leased<S, C> {
     /// now on ask the store one by one.
     pub(super) async fn close(&self) {
         let inner = &self.inner;
-        inner.is_closed.store(true, Ordering::Release);
+        inner.is_closed.store(true, Ordering::SeqCst);
         let mut all = Vec::new();
         for (_, record) in inner.table.every() {
             let mut cold = record.lock();
@@ -228,7 +228,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
             // The locks may be held by threads that this process does not have.
             return Ok(self.shared.without_store(key, cost));
         }
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.is_closed.load(Ordering::SeqCst) {
             return self.shared.check(key, cost).await;
         }
         if self.shared.store().outage().is_some() {
@@ -312,7 +312,7 @@ impl<S: Store + 'static, C: LeaseClock + 'static> Inner<S, C> {
         cold: &mut MutexGuard<'_, Cold>,
         hash: Fingerprint,
     ) {
-        let is_open = !self.is_closed.load(Ordering::Acquire);
+        let is_open = !self.is_closed.load(Ordering::SeqCst);
         // The word may hold another lease now, which may run low too.
         record.is_refilling.store(false, Ordering::Release);
         loop {

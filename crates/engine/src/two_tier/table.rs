@@ -41,9 +41,9 @@ pub(super) struct Table {
 pub(super) struct Record {
     word: NativeCell,
     key: AtomicU64,
-    /// The end of the window that pays, by the lease's tag modulo four. It is written before the
-    /// word that names it, and read before the word is swapped: if the swap succeeds nobody else
-    /// has written it meanwhile, since that takes four further leases.
+    /// The end of the window that pays, by the lease's tag modulo four, with the low bits of the tag
+    /// above it. It is written before the word that names it; a spend that finds another lease's
+    /// there starts over.
     paid_until: [AtomicU64; 4],
     /// Whether asking for more is already under way.
     pub(super) is_refilling: AtomicBool,
@@ -117,7 +117,7 @@ impl Table {
         let place = free.pop().or_else(|| {
             let place = self.used.load(Ordering::Relaxed);
             let is_there = (place as usize) < self.max_keys;
-            is_there.then(|| self.used.fetch_add(1, Ordering::AcqRel))
+            is_there.then(|| self.used.fetch_add(1, Ordering::SeqCst))
         });
         let place = place.or_else(|| self.free_elsewhere(&mut free, key))?;
         let record = self.record(place);
@@ -172,7 +172,7 @@ impl Table {
 
     /// Every record that has ever been used.
     pub(super) fn every(&self) -> impl Iterator<Item = (u32, &Record)> {
-        let used = self.used.load(Ordering::Acquire);
+        let used = self.used.load(Ordering::SeqCst);
         (0..used).map(|place| (place, self.record(place)))
     }
 
@@ -221,8 +221,8 @@ impl Record {
             }
             let next = word.spend(now, cost)?;
             let until = self.paid_until[word.tag() as usize % 4].load(Ordering::Acquire);
-            if self.swap_from(word, next) {
-                let until = Micros::saturating_from_epoch_us(until);
+            if until >> UNTIL_BITS == tag_bits(word.tag()) && self.swap_from(word, next) {
+                let until = Micros::saturating_from_epoch_us(until & ((1 << UNTIL_BITS) - 1));
                 return Some(Paid { until, remaining: next.credits() });
             }
             // Who lost lets the other have the line for a while.
@@ -281,7 +281,8 @@ impl WordCell for Record {
     fn publish(&self, next: Word, paid_until: Micros) -> Word {
         if next != Word::EMPTY {
             let until = &self.paid_until[next.tag() as usize % 4];
-            until.store(paid_until.epoch_us(), Ordering::Release);
+            let bits = tag_bits(next.tag()) << UNTIL_BITS | paid_until.epoch_us();
+            until.store(bits, Ordering::Release);
         }
         loop {
             let word = self.load();
@@ -300,6 +301,13 @@ const fn slot(word: Word) -> Slot {
     Slot { key: bits as u64, word: (bits >> 64) as u64 }
 }
 
+/// The bits of a tag that are kept beside an instant.
+const fn tag_bits(tag: u32) -> u64 {
+    tag as u64 & ((1 << (u64::BITS - UNTIL_BITS)) - 1)
+}
+
+/// What an instant needs.
+const UNTIL_BITS: u32 = 53;
 /// Entries of the index that share a line.
 const BUCKET: usize = 8;
 /// Records that are made together.

@@ -9,7 +9,7 @@ use admittance::{Action, Builtin, EXACT_MAX, Micros, Op, Span, Store, StoreError
 use tokio::sync::{oneshot, watch};
 
 use super::{Operation, Policy, Refusal, Service, Tiered, Where, bounded};
-use crate::peers::{Borrower, Offer};
+use crate::peers::{Borrower, Offer, Share};
 
 /// Peers that were stopped from borrowing until their window ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,8 @@ impl Service {
         self.policies.values().any(|policy| policy.config.tier.is_federated())
     }
 
-    /// Lends up to `wants` of a federated policy's budget to a client far away.
+    /// Lends up to `wants` of a federated policy's budget to a client far away. A `peer` is watched:
+    /// it may throw away what looks expired to it. One that counts durations has none.
     ///
     /// # Errors
     /// An unknown policy or one that is not federated, a key that is too long, a store that does
@@ -84,7 +85,7 @@ impl Service {
         let ask = |want| Ask { need: 0, least: 0, want, round_trip };
         // Of one that gets nothing more until its window ends, only the window is asked: what it
         // wants would be missing to the others until it is back.
-        let stopped_until = self.peers.stopped_until(&borrower);
+        let stopped_until = peer.and_then(|_| self.peers.stopped_until(&borrower));
         let want = if stopped_until.is_some() { 0 } else { wants.min(EXACT_MAX) };
         let mut grant = self.borrowed(policy, tier, key, ask(want)).await?;
         if stopped_until.is_some_and(|until| until != grant.decision.reset_at) {
@@ -92,7 +93,8 @@ impl Service {
         }
         let (window_end, at) = (grant.decision.reset_at, grant.at);
         let offer = Offer { units: grant.granted, limit, window, window_end, at };
-        let share = self.peers.share(borrower, offer);
+        let whole = Share { units: grant.granted, is_stopped_now: false };
+        let share = peer.map_or(whole, |_| self.peers.share(borrower, offer));
         if share.is_stopped_now {
             let policy = policy.name().to_owned();
             self.stopped.send_modify(|stopped| {
