@@ -1,8 +1,8 @@
 //! Two real instances on one real Redis, with wall clocks that differ: a leased limit holds per
 //! window that paid, also when an instance is killed with credits in its hands.
 //!
-//! `ADMITTANCE_LONG=1` runs twenty windows instead of four, and holds two instances to using 98 % of
-//! the limit. In four windows that is only printed: how busy the machine is decides it.
+//! `ADMITTANCE_LONG=1` runs twenty windows instead of four, and holds two instances to using 98 %
+//! of the limit. In four windows that is only printed: how busy the machine is decides it.
 
 mod service;
 

@@ -17,6 +17,8 @@ use admittance_redis::RedisStore;
 use admittance_testkit::servers::{Proxy, RedisServer};
 
 const LIMIT: u64 = 2_000;
+/// More than is lent between two looks at how much it is.
+const MUCH: u64 = 50_000;
 const WINDOW: Duration = Duration::from_secs(1);
 
 type Node = Arc<TwoTier<Arc<RedisStore>>>;
@@ -24,10 +26,10 @@ type Node = Arc<TwoTier<Arc<RedisStore>>>;
 type Admitted = BTreeMap<Micros, u64>;
 
 fn node(url: &str) -> Node {
-    node_for(url, Span::from_secs(1))
+    node_for(url, LIMIT, Span::from_secs(1))
 }
 
-fn node_for(url: &str, window: Span) -> Node {
+fn node_for(url: &str, limit: u64, window: Span) -> Node {
     let store = Arc::new(RedisStore::builder(url).build().expect("a good url"));
     let settings = GuardSettings {
         deadline: Span::from_ms(50),
@@ -35,7 +37,7 @@ fn node_for(url: &str, window: Span) -> Node {
         ..GuardSettings::default()
     };
     let guard = Arc::new(Guarded::start(store, settings));
-    let window: Builtin = Window::fixed(LIMIT, window).expect("exact").into();
+    let window: Builtin = Window::fixed(limit, window).expect("exact").into();
     let shared = SharedLimiter::new("api", window, guard, FailMode::Closed).expect("exact");
     let leasing = Leasing { batch: Batch::Fixed(50), ..Leasing::default() };
     Arc::new(TwoTier::leased(shared, leasing).expect("leasable"))
@@ -113,7 +115,7 @@ async fn a_node_that_is_cut_off_for_three_windows_spends_what_it_holds_and_no_mo
 async fn a_server_that_is_killed_and_comes_back_empty_adds_what_it_lost_and_no_more() {
     let server = RedisServer::start().expect("redis-server starts");
     let day = Span::from_secs(86_400);
-    let (one, two) = (node_for(&server.url(), day), node_for(&server.url(), day));
+    let (one, two) = (node_for(&server.url(), MUCH, day), node_for(&server.url(), MUCH, day));
     let granted = || one.stats().granted + two.stats().granted;
     let run = Run::start(&[&one, &two]);
     while granted() < 300 {
@@ -125,7 +127,7 @@ async fn a_server_that_is_killed_and_comes_back_empty_adds_what_it_lost_and_no_m
     let lost = granted();
     server.restart().expect("it starts again");
     let whole = async {
-        while granted() < LIMIT + lost {
+        while granted() < MUCH + lost {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -134,7 +136,7 @@ async fn a_server_that_is_killed_and_comes_back_empty_adds_what_it_lost_and_no_m
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (admitted, unanswered) = run.end().await;
     let sum: u64 = admitted.values().sum();
-    println!("{sum} admitted at a limit of {LIMIT}, {lost} lost, by fail mode {unanswered}");
-    assert!(lost < LIMIT, "the server was killed before it had lent everything");
-    assert_eq!(sum, LIMIT + lost, "what was lost was admitted twice, and nothing else");
+    println!("{sum} admitted at a limit of {MUCH}, {lost} lost, by fail mode {unanswered}");
+    assert!(lost < MUCH, "the server was killed before it had lent everything");
+    assert_eq!(sum, MUCH + lost, "what was lost was admitted twice, and nothing else");
 }

@@ -304,8 +304,8 @@ impl<S: Store + 'static> Inner<S> {
         Ok((turn, lived?))
     }
 
-    /// Leases up to `size` credits, and fewer if fewer are left. Waits for the store's deadline; what
-    /// is granted later is there for whoever asks next.
+    /// Leases up to `size` credits, and fewer if fewer are left. Waits for the store's deadline;
+    /// what is granted later is there for whoever asks next.
     async fn lease(self: &Arc<Self>, size: u64) -> Result<bool, StoreError> {
         let open = Open::among(self)?;
         self.leases.fetch_add(1, Ordering::Relaxed);

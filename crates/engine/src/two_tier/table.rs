@@ -41,9 +41,9 @@ pub(super) struct Table {
 pub(super) struct Record {
     word: NativeCell,
     key: AtomicU64,
-    /// The end of the window that pays, by the lease's tag modulo four, with the low bits of the tag
-    /// above it. It is written before the word that names it; a spend that finds another lease's
-    /// there starts over.
+    /// The end of the window that pays, by the lease's tag modulo four, with the low bits of the
+    /// tag above it. It is written before the word that names it; a spend that finds another
+    /// lease's there starts over.
     paid_until: [AtomicU64; 4],
     /// Whether asking for more is already under way.
     pub(super) is_refilling: AtomicBool,

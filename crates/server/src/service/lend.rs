@@ -55,8 +55,8 @@ impl Service {
         self.policies.values().any(|policy| policy.config.tier.is_federated())
     }
 
-    /// Lends up to `wants` of a federated policy's budget to a client far away. A `peer` is watched:
-    /// it may throw away what looks expired to it. One that counts durations has none.
+    /// Lends up to `wants` of a federated policy's budget to a client far away. A `peer` is
+    /// watched: it may throw away what looks expired to it. One that counts durations has none.
     ///
     /// # Errors
     /// An unknown policy or one that is not federated, a key that is too long, a store that does
