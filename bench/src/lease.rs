@@ -21,7 +21,7 @@ pub(crate) struct Effort {
 }
 
 pub(crate) const FULL: Effort =
-    Effort { rounds: 31, spends: 400_000, length: Duration::from_secs(2), windows: 10 };
+    Effort { rounds: 31, spends: 400_000, length: Duration::from_secs(2), windows: 5 };
 pub(crate) const QUICK: Effort =
     Effort { rounds: 3, spends: 200_000, length: Duration::from_millis(300), windows: 2 };
 
