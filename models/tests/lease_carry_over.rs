@@ -1,37 +1,27 @@
 //! The shipped machines, with credits that survive the window: bounds in every state, and mutants.
 
+mod support;
+
 use admittance_models::explore;
 use admittance_models::lease::fleet::{Budget, Twist};
 use admittance_models::lease::{BOUND, Bound, Leasing};
 use admittance_models::lease_carry_over::{Case, check, mutants, run, setting};
 
+use crate::support::{all_held, all_hold_without_the_mistake, all_refuted, is_long};
+
 #[test]
 fn a_window_admits_a_batch_and_low_water_more_per_node_at_most() {
-    for report in run(std::env::var_os("ADMITTANCE_LONG").is_some()) {
-        println!("{report}");
-        assert!(report.held(), "{report}");
-    }
+    all_held(&run(is_long()));
 }
 
 #[test]
 fn every_mutant_is_refuted() {
-    for (twist, case, property) in mutants() {
-        let report = check(&case, twist, &[]);
-        println!("{twist:?}\n{report}");
-        assert!(report.refutes(property) && !report.held(), "{twist:?} passed: {report}");
-    }
+    all_refuted(&mutants(), |case, twist| check(case, twist, &[]));
 }
 
 #[test]
 fn what_refutes_the_mutants_does_not_refute_the_machines() {
-    // All states of those fleets, where a mutant is refuted in the first few: minutes.
-    if std::env::var_os("ADMITTANCE_LONG").is_none() {
-        return;
-    }
-    for (_, case, _) in mutants() {
-        let report = check(&case, Twist::None, &[]);
-        assert!(report.held(), "{report}");
-    }
+    all_hold_without_the_mistake(&mutants(), |case, twist| check(case, twist, &[]));
 }
 
 #[test]

@@ -1,33 +1,22 @@
 //! The shipped machines, of a continuous limit: bounds in every state, and mutants.
 
-use admittance_models::lease::fleet::Twist;
+mod support;
+
 use admittance_models::lease_continuous::{check, mutants, run};
+
+use crate::support::{all_held, all_hold_without_the_mistake, all_refuted, is_long};
 
 #[test]
 fn no_interval_admits_more_than_burst_and_rate_over_it_and_a_lease_time() {
-    for report in run(std::env::var_os("ADMITTANCE_LONG").is_some()) {
-        println!("{report}");
-        assert!(report.held(), "{report}");
-    }
+    all_held(&run(is_long()));
 }
 
 #[test]
 fn every_mutant_is_refuted() {
-    for (twist, case, property) in mutants() {
-        let report = check(&case, twist, &[]);
-        println!("{twist:?}\n{report}");
-        assert!(report.refutes(property) && !report.held(), "{twist:?} passed: {report}");
-    }
+    all_refuted(&mutants(), |case, twist| check(case, twist, &[]));
 }
 
 #[test]
 fn what_refutes_the_mutants_does_not_refute_the_machines() {
-    // All states of those fleets, where a mutant is refuted in the first few: minutes.
-    if std::env::var_os("ADMITTANCE_LONG").is_none() {
-        return;
-    }
-    for (_, case, _) in mutants() {
-        let report = check(&case, Twist::None, &[]);
-        assert!(report.held(), "{report}");
-    }
+    all_hold_without_the_mistake(&mutants(), |case, twist| check(case, twist, &[]));
 }

@@ -122,10 +122,15 @@ impl GiveBack {
 /// the node's clock may be slow. `None` if that is no time at all.
 #[must_use]
 pub fn lifetime(left: Span) -> Option<Span> {
-    let left = left.min(LIFETIME_MAX).us();
-    let slow = left.div_ceil(1_000_000 / DRIFT_MAX_PPM);
-    let life = left.saturating_sub(slow).saturating_sub(Span::TICK.us());
-    (life > 0).then(|| Span::from_us(life))
+    let life = surely_within(left.min(LIFETIME_MAX));
+    (life > Span::ZERO).then_some(life)
+}
+
+/// What of `left` on the store's clock is surely not over yet, counted on a node's own: a tick
+/// less, and less by as much as that may be slow.
+pub(crate) fn surely_within(left: Span) -> Span {
+    let slow = left.us().div_ceil(1_000_000 / DRIFT_MAX_PPM);
+    Span::from_us(left.us().saturating_sub(slow).saturating_sub(Span::TICK.us()))
 }
 
 /// How much slower a node's clock may run than the store's, in parts per million. The bounds assume

@@ -18,6 +18,7 @@
 use super::ledger::{Asked, Asks, Ledger};
 use super::tiers::Tiers;
 use super::{EscrowRules, EscrowStats, TenantStats};
+use crate::lease::surely_within;
 use crate::{Cost, Decision, Invalid, Micros, Outcome, Retry, Span, Window};
 
 /// Credits that the shared counter has granted.
@@ -40,9 +41,7 @@ impl EscrowGrant {
     /// does not run more than 0.1 % slower.
     #[must_use]
     pub fn new(window_end: Micros, at: Micros, sent: Micros, units: u64) -> Self {
-        let rest = window_end.since(at).us();
-        let drift = rest.div_ceil(DRIFT_PARTS) + 1;
-        let until = sent + Span::from_us(rest.saturating_sub(drift));
+        let until = sent + surely_within(window_end.since(at));
         Self { window_end, until, units }
     }
 }
@@ -161,6 +160,3 @@ impl LeasedEscrow {
         self.latest
     }
 }
-
-/// Clocks drift apart by at most one part in this many: 1000 ppm.
-const DRIFT_PARTS: u64 = 1_000;

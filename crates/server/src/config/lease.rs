@@ -6,7 +6,7 @@ use admittance::two_tier::{Batch, Leasing};
 use admittance::{Builtin, Span, Window};
 
 use super::node::{Entry, Value};
-use super::policy::{Raw, Reader, Slot, quoted_key};
+use super::policy::{Raw, Reader, Slot, TRUTH, quoted_key};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::{Length, Rule};
 use super::scalar;
@@ -272,4 +272,3 @@ const FEDERATED_EXAMPLE: &str = "federated: { batch: 16 }";
 const FEDERATED_BATCH: Batch = Batch::Fixed(16);
 const MODES: &[(&str, Mode)] =
     &[("strict", Mode::Strict), ("cached-deny", Mode::CachedDeny), ("leased", Mode::Leased)];
-const TRUTH: &[(&str, bool)] = &[("true", true), ("false", false)];

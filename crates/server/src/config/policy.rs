@@ -474,7 +474,7 @@ const CADENCES: &[(&str, Kind)] = &[
 const ON_FULL: &[(&str, OnFull)] = &[("evict", OnFull::Evict), ("deny", OnFull::Deny)];
 const FAIL: &[(&str, Fail)] =
     &[("open", Fail::Open), ("closed", Fail::Closed), ("local", Fail::Local)];
-const TRUTH: &[(&str, bool)] = &[("true", true), ("false", false)];
+pub(super) const TRUTH: &[(&str, bool)] = &[("true", true), ("false", false)];
 
 /// Keys that every policy may have, whatever its strategy.
 const EVERY_POLICY: &[&str] = &[

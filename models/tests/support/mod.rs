@@ -1,0 +1,43 @@
+//! What is asked of each model of the shipped machines.
+
+use admittance_models::Report;
+use admittance_models::lease::fleet::Twist;
+
+/// Whether somebody has the time.
+pub(crate) fn is_long() -> bool {
+    std::env::var_os("ADMITTANCE_LONG").is_some()
+}
+
+pub(crate) fn all_held(reports: &[Report]) {
+    for report in reports {
+        println!("{report}");
+        assert!(report.held(), "{report}");
+    }
+}
+
+/// Each mutant is refuted by the property that is to refute it.
+pub(crate) fn all_refuted<C>(
+    mutants: &[(Twist, C, &'static str)],
+    check: impl Fn(&C, Twist) -> Report,
+) {
+    for (twist, case, property) in mutants {
+        let report = check(case, *twist);
+        println!("{twist:?}\n{report}");
+        assert!(report.refutes(property) && !report.held(), "{twist:?} passed: {report}");
+    }
+}
+
+/// The same fleets without the mistake hold. All of their states, where a mutant is refuted in the
+/// first few, take minutes.
+pub(crate) fn all_hold_without_the_mistake<C>(
+    mutants: &[(Twist, C, &'static str)],
+    check: impl Fn(&C, Twist) -> Report,
+) {
+    if !is_long() {
+        return;
+    }
+    for (_, case, _) in mutants {
+        let report = check(case, Twist::None);
+        assert!(report.held(), "{report}");
+    }
+}
