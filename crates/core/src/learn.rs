@@ -12,7 +12,9 @@
 //! `tests/size.rs`.
 #![allow(clippy::float_arithmetic, reason = "estimates may round; decisions never see a float")]
 
+mod limit;
 mod size;
 pub mod trace;
 
+pub use limit::{Ending, Sample};
 pub use size::{Learned, LeaseCost, Predictive, Sizer};

@@ -39,6 +39,7 @@ extern crate std;
 
 mod builtin;
 mod civil;
+pub mod concurrency;
 mod cost;
 mod decimal;
 mod decision;
