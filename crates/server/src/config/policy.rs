@@ -8,7 +8,7 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{Defaults, Fail, PolicyConfig, escrow, lease, scalar, shared};
+use super::{Defaults, Fail, PolicyConfig, RateConfig, escrow, lease, scalar, shared};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
@@ -45,15 +45,17 @@ pub(crate) fn read(
     let (rule, strategy, tier) = tiered?;
     Some(PolicyConfig {
         name: name.key.clone(),
-        rule,
-        strategy,
-        tier,
+        rate: Some(RateConfig {
+            rule,
+            strategy,
+            max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
+            on_full: raw.on_full.value().copied().unwrap_or_default(),
+            tier,
+            escrow: None,
+        }),
         prefix: raw.prefix.value().map(ToOwned::to_owned),
-        max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
-        on_full: raw.on_full.value().copied().unwrap_or_default(),
         fail: fail?,
         store,
-        escrow: None,
     })
 }
 
