@@ -31,6 +31,7 @@
 //! # Ok::<(), admittance_server::Report>(())
 //! ```
 
+mod concurrency;
 mod escrow;
 mod lease;
 mod node;
@@ -48,6 +49,7 @@ use std::path::Path;
 
 use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
+pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
 pub use self::lease::TierConfig;
 use self::node::{Entry, Value};
@@ -86,7 +88,7 @@ impl From<Fail> for Defaults {
 }
 
 /// Everything a file says, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The policies, by name.
     pub policies: Vec<PolicyConfig>,
@@ -99,12 +101,14 @@ pub struct Config {
 }
 
 /// One policy, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PolicyConfig {
     /// The name that requests ask for.
     pub name: String,
     /// How often, if that is limited.
     pub rate: Option<RateConfig>,
+    /// How many at once, if that is limited.
+    pub concurrency: Option<GateConfig>,
     /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
     /// What to answer when the store cannot.
@@ -234,6 +238,9 @@ impl fmt::Display for Config {
             writeln!(f, "  {}:{limit}", yaml_text(&policy.name))?;
             if let Some(rate) = &policy.rate {
                 write!(f, "{rate}")?;
+            }
+            if let Some(concurrency) = &policy.concurrency {
+                write!(f, "{concurrency}")?;
             }
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;

@@ -155,6 +155,7 @@ impl Reader<'_, '_> {
                 tier: TierConfig::Strict,
                 escrow: Some(escrow),
             }),
+            concurrency: None,
             prefix: raw.prefix.value().map(ToOwned::to_owned),
             fail: fail?,
             store,
