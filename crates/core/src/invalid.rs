@@ -83,6 +83,8 @@ pub enum Parameter {
     MaxKeys,
     /// How many credits are leased at once.
     Quantum,
+    /// The percentages of a limit that classes are guaranteed.
+    Guaranteed,
 }
 
 impl fmt::Display for Parameter {
@@ -102,6 +104,7 @@ impl fmt::Display for Parameter {
             Self::DifferentWeights => "different weights",
             Self::MaxKeys => "maxKeys",
             Self::Quantum => "quantum",
+            Self::Guaranteed => "guaranteed",
         })
     }
 }
