@@ -19,6 +19,7 @@
 pub mod bench;
 mod clock;
 mod escrow;
+pub mod gate;
 mod key;
 mod limiter;
 mod locked;
@@ -41,6 +42,7 @@ pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
 pub use escrow::FairEscrow;
 #[cfg(feature = "tokio")]
 pub use escrow::{Quantum, SharedEscrow};
+pub use gate::{Gate, Permit};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use several::{Ask, all, any};

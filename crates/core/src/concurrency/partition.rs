@@ -59,8 +59,7 @@ impl Partition {
         }
         let sum: u64 = percentages.iter().copied().map(u64::from).sum();
         let rest = u32::try_from(sum).ok().and_then(|sum| WHOLE.checked_sub(sum));
-        let max = u64::from(WHOLE);
-        let rest = rest.ok_or(Invalid::TooLarge { parameter, given: sum, max })?;
+        let rest = rest.ok_or(Invalid::Unfit { parameter, must: "sum to 100 at most" })?;
         let mut weights = [0; CLASSES_MAX + 1];
         weights[..given].copy_from_slice(percentages);
         weights[given] = rest;
@@ -225,8 +224,8 @@ mod tests {
     #[test]
     fn a_partition_of_more_than_everything_is_refused() {
         let parameter = Parameter::Guaranteed;
-        let too_large = Invalid::TooLarge { parameter, given: 101, max: 100 };
-        assert_eq!(Partition::new(&[60, 41]), Err(too_large));
+        let unfit = Invalid::Unfit { parameter, must: "sum to 100 at most" };
+        assert_eq!(Partition::new(&[60, 41]), Err(unfit));
         let many = Invalid::TooMany { parameter, given: 17, max: 16 };
         assert_eq!(Partition::new(&[0; 17]), Err(many));
         assert!(Partition::new(&[u32::MAX, u32::MAX]).is_err());
