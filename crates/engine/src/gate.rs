@@ -38,6 +38,8 @@
 
 mod atom;
 mod clock;
+#[cfg(feature = "tokio")]
+mod fleet;
 mod note;
 mod permit;
 mod places;
@@ -57,6 +59,8 @@ use admittance_core::{Invalid, Micros, Span};
 
 use atom::Atom;
 pub use clock::{CounterClock, GateClock};
+#[cfg(feature = "tokio")]
+pub use fleet::{EAGER_GAP, FleetGate, FleetSettings, FleetState};
 use note::{Kind, Note};
 pub use permit::{Permit, ScopedPermit};
 use places::{NotTaken, Places, Taken};

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use admittance_core::Span;
 use admittance_core::learn::Ending;
 
 use super::clock::GateClock;
@@ -86,6 +87,13 @@ macro_rules! ending {
         /// only an overload is told. Calls after the first do nothing.
         pub fn first_byte(&mut self) {
             self.held.first_byte(&self.gate.0);
+        }
+
+        /// The work ended so long ago, which is known only now: that time does not count as work.
+        pub fn ended_ago(mut self, ago: Span) -> Self {
+            let ago_ns = ago.us().saturating_mul(1_000);
+            self.held.started_ns = self.held.started_ns.saturating_add(ago_ns);
+            self
         }
 
         /// How many were in flight when this began, itself included.
