@@ -136,7 +136,7 @@ impl<C: GateClock + 'static> FleetGate<C> {
         let (closing, closed) = watch::channel(false);
         let member = Member::new(settings.node.clone(), settings.member);
         let reporter = Arc::new(Reporter { coordinator, settings });
-        let mut driver =
+        let driver =
             Driver { gate: gate.clone(), reporter, member, clock, shared: Arc::clone(&shared) };
         // Before the first grant the choice for an outage holds.
         driver.stand();
