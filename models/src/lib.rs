@@ -10,6 +10,8 @@
 //!   nodes.
 //! - [`lease_windowed`], [`lease_continuous`], [`lease_carry_over`]: the shipped machines in the
 //!   three forms of leasing, against a network, clocks, nodes and a store that do as they like.
+//! - [`handoff`]: how a coordinator hands places on from node to node, as an abstract protocol
+//!   whose state count is known.
 //! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
@@ -31,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod carry_over;
+pub mod handoff;
 pub mod lease;
 pub mod lease_carry_over;
 pub mod lease_continuous;
@@ -52,7 +55,7 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 5] = [
+pub const MODELS: [Entry; 6] = [
     Entry {
         name: "carry-over",
         about: "plain leasing whose credits survive the window; known state counts",
@@ -72,6 +75,11 @@ pub const MODELS: [Entry; 5] = [
         name: "lease-carry-over",
         about: "the shipped machines with credits that survive the window",
         run: lease_carry_over::run,
+    },
+    Entry {
+        name: "handoff",
+        about: "places handed on from node to node, abstract; a known state count",
+        run: handoff::run,
     },
     Entry {
         name: "trade-off",
