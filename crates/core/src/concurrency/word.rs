@@ -8,7 +8,7 @@
 //!   earlier share; a report made from it is never torn.
 //!
 //! # Proven by
-//! The tests below; the models, which report from it, and refute a report that is read in two parts.
+//! The tests below; the models, which report from it, and refute a report read in two parts.
 
 /// The permits in flight, the limit inferred here, and the share granted by a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
