@@ -12,6 +12,7 @@
 //!   three forms of leasing, against a network, clocks, nodes and a store that do as they like.
 //! - [`handoff`]: how a coordinator hands places on from node to node, as an abstract protocol
 //!   whose state count is known.
+//! - [`shares`]: the shipped coordinator and node machines, against the same enemies.
 //! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
@@ -39,6 +40,7 @@ pub mod lease_carry_over;
 pub mod lease_continuous;
 pub mod lease_windowed;
 mod report;
+pub mod shares;
 pub mod trade_off;
 
 pub use report::{Checked, Peak, Report, Rule, Verdict, explore};
@@ -55,7 +57,7 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 6] = [
+pub const MODELS: [Entry; 7] = [
     Entry {
         name: "carry-over",
         about: "plain leasing whose credits survive the window; known state counts",
@@ -80,6 +82,11 @@ pub const MODELS: [Entry; 6] = [
         name: "handoff",
         about: "places handed on from node to node, abstract; a known state count",
         run: handoff::run,
+    },
+    Entry {
+        name: "shares",
+        about: "the shipped machines of a fleet that shares one limit",
+        run: shares::run,
     },
     Entry {
         name: "trade-off",
