@@ -18,10 +18,13 @@
 #[doc(hidden)]
 pub mod bench;
 mod clock;
+mod coordinator;
 mod escrow;
+pub mod gate;
 mod key;
 mod limiter;
 mod locked;
+pub mod relay;
 mod several;
 mod shaper;
 mod sketch;
@@ -30,19 +33,22 @@ pub mod store;
 #[cfg(feature = "tokio")]
 pub mod two_tier;
 
-pub use admittance_core::lease;
 pub use admittance_core::{
     Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, EscrowRules,
     EscrowStats, Forecast, Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several,
     Shape, Shaped, Shaper, Share, SlidingLog, SlidingState, SlidingWindow, Span, SpentAt, Step,
     Strategy, Tat, TatState, TenantStats, TokenBucket, Weekday, Window, WindowState,
 };
+pub use admittance_core::{concurrency, learn, lease};
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
+pub use coordinator::{Coordinator, CoordinatorError, MemoryCoordinator, REMEMBERED};
 pub use escrow::FairEscrow;
 #[cfg(feature = "tokio")]
 pub use escrow::{Quantum, SharedEscrow};
+pub use gate::{Gate, Permit};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
+pub use relay::{MemoryRelay, Relay};
 pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};
 pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};

@@ -32,6 +32,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::{Node, PERMITS_MAX};
 use crate::{Micros, Span};
@@ -152,6 +153,37 @@ pub enum Unheard {
     },
     /// [`NODES_MAX`] nodes are remembered already.
     Full,
+}
+
+impl fmt::Display for Unheard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherRules { stored, brought } => write!(
+                f,
+                "the fleet shares by other rules: {stored}; this node brought: {brought}; stop the \
+                 nodes with the old rules first, or use another prefix"
+            ),
+            Self::Full => write!(f, "a fleet has at most {NODES_MAX} nodes, ended ones included"),
+        }
+    }
+}
+
+impl core::error::Error for Unheard {}
+
+impl fmt::Display for FleetRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let aggregate = match self.aggregate {
+            Aggregate::Median => "median",
+            Aggregate::Min => "min",
+        };
+        let split = match self.split {
+            Split::Equal => "equal",
+            Split::Demand => "demand",
+        };
+        let (ttl, max_hold) = (self.ttl.ms_ceil(), self.max_hold.ms_ceil());
+        write!(f, "aggregate {aggregate}, allocation {split}, handoff {}, ", self.handoff)?;
+        write!(f, "leaseTtl {ttl} ms, maxHold {max_hold} ms")
+    }
 }
 
 /// All that a coordinator remembers of one key.
