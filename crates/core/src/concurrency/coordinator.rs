@@ -280,8 +280,9 @@ impl Members {
         if members.records.get(&leave.node).is_none_or(is_stale) {
             return self.clone();
         }
-        let kept_until = members.latest + members.hold();
-        if leave.in_flight == 0 || kept_until <= members.latest {
+        // A tick more, because the clock may have read almost a tick too little just now.
+        let kept_until = members.latest + members.hold() + Span::TICK;
+        if leave.in_flight == 0 || members.hold() == Span::ZERO {
             members.records.remove(&leave.node);
         } else if let Some(record) = members.records.get_mut(&leave.node) {
             *record = Record {
