@@ -15,6 +15,19 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// A fleet that leases from one store. Exits with 1 if a bound did not hold.
     Lease(Lease),
+    /// Inferred limits in front of backends with a known knee. Exits with 1 if the `stable` preset
+    /// missed one.
+    Knee(Knee),
+}
+
+#[derive(Args)]
+pub(crate) struct Knee {
+    /// Where all chance comes from.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How many requests each run settles.
+    #[arg(long, default_value_t = 60_000)]
+    pub(crate) samples: usize,
 }
 
 #[derive(Args)]

@@ -150,13 +150,7 @@ impl Limit {
         match &mut self.law {
             Law::Fixed => {}
             Law::Sampled(law) => self.limit = next.min(law.clamp()),
-            Law::Windowed(law) => {
-                let before = self.limit;
-                self.limit = law.limit(&self.rules, self.estimate);
-                if self.limit != before {
-                    law.open(before, self.limit);
-                }
-            }
+            Law::Windowed(law) => self.limit = law.limit(&self.rules, self.estimate),
         }
     }
 

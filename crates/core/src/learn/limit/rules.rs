@@ -66,7 +66,7 @@ pub struct ThroughputGuard {
 
 impl ThroughputGuard {
     /// What the `stable` preset has.
-    pub const STABLE: Self = Self { window: 100, precision: 0.05, every: 8, dip: 0.75 };
+    pub const STABLE: Self = Self { window: 100, precision: 0.04, every: 16, dip: 0.75 };
 }
 
 /// Every so often the limit is clamped, so that queues drain and the baseline shows.
@@ -116,7 +116,7 @@ impl LimitRules {
     #[must_use]
     pub const fn stable() -> Self {
         Self {
-            smoothing: 0.5,
+            smoothing: 0.3,
             tolerance: 1.1,
             throughput_guard: Some(ThroughputGuard::STABLE),
             rtt_max: Some(Span::from_secs(10)),

@@ -16,12 +16,20 @@ pub(super) struct Windowed {
     window: Window,
     /// The mean time without load, in nanoseconds; zero if nothing is known.
     baseline: f64,
+    /// How many measurements that is the mean of.
+    measured: f64,
     /// Of the last window that was no dip: how many were in flight, and how long that took.
     cruise: Level,
     /// In fleets: where many were in flight, to be compared with fewer.
     high: Level,
     is_dip: bool,
+    /// Whether the next dip is a deep one, because the last one did not say enough.
+    is_deep: bool,
+    /// Whether the last dip was slower than the baseline by more than chance.
+    has_risen: bool,
     until_dip: u32,
+    /// The ratio of the baseline to the time that work takes, smoothed.
+    trend: f64,
     /// How much faster than usual the limit grows.
     boost: f64,
     limit: u32,
@@ -52,10 +60,14 @@ impl Windowed {
             needed: guard.window.max(limit),
             window: Window::default(),
             baseline: 0.0,
+            measured: 0.0,
             cruise: Level::default(),
             high: Level::default(),
             is_dip: false,
+            is_deep: false,
+            has_risen: false,
             until_dip: 1,
+            trend: 1.0,
             boost: 1.0,
             limit,
         }
@@ -65,7 +77,7 @@ impl Windowed {
     #[inline]
     pub(super) fn settle(&mut self, sample: Sample, is_overload: bool) -> bool {
         if self.skip > 0 {
-            self.skip -= 1;
+            self.skip = self.skip.saturating_sub(if is_overload { OVERLOAD_WEIGHT } else { 1 });
             return false;
         }
         let window = &mut self.window;
@@ -124,37 +136,51 @@ impl Windowed {
         if is_timed {
             self.learn(here, is_own, is_idle);
         }
-        let headroom = ((rules.tolerance - 1.0) * estimate).max(1.0);
         let ratio = if is_timed { self.baseline / here.rtt } else { 1.0 };
-        let usual = (estimate - headroom) / estimate;
-        let is_slow = ratio < usual * SLOW;
+        let headroom = |base: f64| ((rules.tolerance - 1.0) * base).max(1.0);
+        let is_slow = ratio < SLOW * (1.0 - headroom(estimate) / estimate) || failing > FAILING;
         let is_stale = ratio > FAST;
+        self.trend += TREND * (ratio.min(FAST) - self.trend);
+        let is_free = failing == 0.0 && !is_idle && !is_stale && self.trend >= FREE;
+        self.boost = if is_free { (self.boost * 2.0).min(BOOST_MAX) } else { 1.0 };
+
         let gradient = ratio.clamp(0.5, 1.0) * (1.0 - failing) + 0.5 * failing;
-        let room = headroom * self.boost * (1.0 - 10.0 * failing).max(0.0);
-        let mut target = estimate * gradient + room;
+        let base = estimate * gradient;
+        let room = headroom(base) * self.boost * (1.0 - 10.0 * failing).max(0.0);
+        let mut target = base + room;
         if is_idle || is_stale {
             target = target.min(estimate);
         }
-        let is_free = is_timed && failing == 0.0 && !is_idle && !is_stale && ratio >= FREE;
-        self.boost = if is_free { (self.boost * 2.0).min(BOOST_MAX) } else { 1.0 };
         self.cruise = here;
         self.until_dip = if is_slow || is_stale { 0 } else { self.until_dip.saturating_sub(1) };
         self.is_dip = self.until_dip == 0 && is_own && !is_idle;
-        let step = if is_slow { 1.0 } else { rules.smoothing };
+        let step = if is_slow || self.boost > 1.0 { 1.0 } else { rules.smoothing };
         let next = estimate + step * (target - estimate);
         next.clamp(f64::from(rules.min), f64::from(rules.max))
     }
 
-    /// What a dip showed: the baseline, if fewer were in flight indeed.
+    /// What a dip showed: the baseline, if fewer were in flight indeed and no queue was left.
     fn learn_from_dip(&mut self, here: Level) {
         let fell = here.in_flight / self.cruise.in_flight;
-        if fell <= 0.95 || here.rtt < self.baseline {
+        // If it was nearly as much faster as fewer were in flight, even the dip was full.
+        let is_full = here.rtt < self.cruise.rtt * libm::sqrt(fell * libm::sqrt(fell));
+        // A window in which the backend changed is compared with one in which it did not: only a
+        // second dip tells that work takes longer for good.
+        let has_risen = !is_full && here.rtt > 1.15 * self.baseline;
+        let is_sure = !is_full && (!has_risen || self.has_risen);
+        if here.rtt < self.baseline || (fell <= 0.95 && is_sure) {
             self.follow(here.rtt);
         }
-        // If it was as much faster as fewer were in flight, even the dip was full: look again.
-        if here.rtt < self.cruise.rtt * libm::sqrt(fell) {
-            self.until_dip = 1;
-        }
+        self.has_risen = has_risen && !is_sure;
+        self.is_deep = !is_sure;
+        let is_young = self.measured < MEAN_OF;
+        self.until_dip = if !is_sure {
+            1
+        } else if is_young {
+            3
+        } else {
+            self.guard.every
+        };
     }
 
     /// What a window shows of the baseline that is no dip.
@@ -174,28 +200,38 @@ impl Windowed {
         if here.in_flight > self.high.in_flight {
             self.high = here;
         } else if fell <= 0.85 {
-            if here.rtt > self.baseline && here.rtt > self.high.rtt * libm::sqrt(fell) {
+            let is_no_faster = here.rtt > self.high.rtt * libm::sqrt(fell);
+            if is_no_faster && self.has_risen && here.rtt > self.baseline {
                 self.follow(here.rtt);
             }
+            self.has_risen = is_no_faster && !self.has_risen;
             self.high = here;
         }
     }
 
-    /// Moves the baseline: by a part where it may be chance, at once where it cannot be.
+    /// Moves the baseline: to the mean where it may be chance, at once where it cannot be.
     fn follow(&mut self, rtt: f64) {
         let is_near = rtt > 0.85 * self.baseline && rtt < 1.15 * self.baseline;
-        self.baseline = if is_near { self.baseline + 0.3 * (rtt - self.baseline) } else { rtt };
+        self.measured = if is_near { (self.measured + 1.0).min(MEAN_OF) } else { 1.0 };
+        self.baseline += (rtt - self.baseline) / self.measured;
     }
 
     /// The limit for this estimate.
     pub(super) fn limit(&self, rules: &LimitRules, estimate: f64) -> u32 {
-        let part = if self.is_dip { self.guard.dip } else { 1.0 };
-        whole(estimate * part).max(rules.min)
+        let part = match (self.is_dip, self.is_deep) {
+            (false, _) => 1.0,
+            (true, false) => self.guard.dip,
+            (true, true) => self.guard.dip * DEEPER,
+        };
+        let limit = whole(libm::ceil(libm::floor(estimate) * part));
+        limit.max(rules.min)
     }
 
     /// Begins a window, after `before` samples from before the limit changed.
     pub(super) fn open(&mut self, before: u32, limit: u32) {
-        self.skip = if limit == self.limit { 0 } else { before.max(limit) };
+        let most = f64::from(before.max(limit));
+        let moved = f64::from(limit.abs_diff(self.limit)) / most.max(1.0);
+        self.skip = whole(most * (SKIP * moved).min(2.0));
         self.limit = limit;
         self.seen = 0;
         self.needed = self.guard.window.max(limit);
@@ -214,7 +250,12 @@ impl Windowed {
 const OVERLOAD_WEIGHT: u32 = 8;
 const WINDOWS_MAX: u32 = 20;
 const OWN: f64 = 0.9;
-const SLOW: f64 = 0.85;
-const FAST: f64 = 1.15;
-const FREE: f64 = 0.95;
+const SLOW: f64 = 0.83;
+const FAST: f64 = 1.12;
+const TREND: f64 = 0.4;
+const FREE: f64 = 0.96;
 const BOOST_MAX: f64 = 4.0;
+const MEAN_OF: f64 = 5.0;
+const SKIP: f64 = 20.0;
+const DEEPER: f64 = 0.85;
+const FAILING: f64 = 0.2;
