@@ -147,7 +147,9 @@ impl Windowed {
         let gradient = ratio.clamp(0.5, 1.0) * (1.0 - failing) + 0.5 * failing;
         let base = estimate * gradient;
         let room = headroom(base) * self.boost * (1.0 - 10.0 * failing).max(0.0);
-        let mut target = base + room;
+        // No further above what was used than the headroom: of places beyond, nothing is known.
+        let used = (here.in_flight / ceiling.max(1.0)).min(1.0);
+        let mut target = base.max(base * used + room);
         if is_idle || is_stale {
             target = target.min(estimate);
         }
