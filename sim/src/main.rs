@@ -1,11 +1,11 @@
-//! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`.
+//! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`,
+//! or limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`.
 
 mod arguments;
 
 use std::process::ExitCode;
 
-use admittance_core::learn::LimitRules;
-use admittance_sim::knee::{Row, rows};
+use admittance_sim::knee::{Both, HEADING, backends};
 use admittance_sim::{Nothing, run};
 use arguments::{Arguments, Command, Knee, Lease};
 use clap::Parser;
@@ -18,19 +18,12 @@ fn main() -> ExitCode {
 }
 
 fn knees(arguments: &Knee) -> ExitCode {
+    println!("seed {}, {} requests per run\n{HEADING}", arguments.seed, arguments.samples);
     let mut held = true;
-    for backend in rows() {
-        let knee = admittance_sim::knee::Knee::of(backend, arguments.seed);
-        let of = |rules| Row::of(rules, backend, knee, arguments.samples, arguments.seed);
-        let (stable, seed) = (of(LimitRules::stable()), of(LimitRules::seed_defaults()));
-        println!(
-            "{} {stable} | seed {} {:.2} {:.2}",
-            if stable.held() { "ok" } else { "MISS" },
-            seed.limit,
-            seed.throughput,
-            seed.p99
-        );
-        held &= stable.held();
+    for backend in backends() {
+        let both = Both::of(backend, arguments.samples, arguments.seed);
+        println!("{both}");
+        held &= both.held();
     }
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

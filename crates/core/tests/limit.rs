@@ -247,7 +247,7 @@ fn no_input_makes_a_limit_panic_or_leave_its_range() {
 fn one_per_second(mut limit: impl Infer, random: &mut Rng) -> Check {
     let quiet = Backend { demand: 1, gap_ns: 1_000_000_000, ..Backend::FIFTY };
     let limits = run(&mut limit, random, long(10_000), |part| Backend {
-        service_ns: if (part * 10.0) as u32 % 2 == 0 { 1e7 } else { 1e9 },
+        service_ns: if ((part * 10.0) as u32).is_multiple_of(2) { 1e7 } else { 1e9 },
         ..quiet
     });
     match limits.iter().max().copied() {

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use fastrand::Rng;
 
-/// What is in front of the limit's callers.
+/// What works on the requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backend {
     /// How many requests it works on at full speed.
@@ -27,7 +27,7 @@ pub enum Service {
     Uniform,
     /// With a standard deviation as large as the mean.
     Exponential,
-    /// Nine of ten take a tenth of what the tenth takes... twenty times as long.
+    /// One in ten takes twenty times as long as the others.
     Mixed,
 }
 
@@ -47,6 +47,7 @@ impl Service {
             Self::Constant => mean,
             Self::Uniform => mean * (0.8 + 0.4 * random.f64()),
             Self::Exponential => -mean * (1.0 - random.f64()).ln(),
+            // 0.9 · 1 + 0.1 · 20 = 2.9.
             Self::Mixed if random.u32(0..10) == 0 => mean * 20.0 / 2.9,
             Self::Mixed => mean / 2.9,
         }

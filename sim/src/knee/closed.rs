@@ -154,17 +154,18 @@ pub struct Knee {
 }
 
 impl Knee {
-    /// Sweeps the backend. Throughput does not fall with more at once, so that halving finds it.
+    /// Sweeps the backend between half as many at once as it has servers and twice as many.
+    /// Throughput does not fall with more at once, so that halving the range finds the knee.
     #[must_use]
     pub fn of(backend: Backend, seed: u64) -> Self {
         let swept = |at: u32| {
-            let samples = 90_000;
+            let samples = SWEPT;
             let rules = LimitRules::fixed(at.max(1));
             let mut limit = Limit::new(rules).expect("one or more");
             Closed { callers: u32::MAX, ..Closed::new(backend, samples, seed) }.run(&mut limit)
         };
         let best = swept(backend.servers * 2).settled().throughput();
-        let (mut low, mut high) = (0, backend.servers * 2);
+        let (mut low, mut high) = (backend.servers / 2, backend.servers * 2);
         while high - low > 1 {
             let middle = low.midpoint(high);
             if swept(middle).settled().throughput() >= 0.95 * best {
@@ -176,3 +177,6 @@ impl Knee {
         Self { at: high, best, no_load_p99_ns: swept(1).p99_ns() }
     }
 }
+
+/// Requests per step of a sweep; throughput is measured over the last third.
+const SWEPT: usize = 60_000;

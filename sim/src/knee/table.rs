@@ -1,4 +1,4 @@
-//! Presets against backends.
+//! Presets in front of backends, side by side.
 
 use std::fmt;
 
@@ -50,8 +50,9 @@ impl Row {
     }
 }
 
-/// Every backend of the table.
-pub fn rows() -> impl Iterator<Item = Backend> {
+/// The backends of the table. The last kind is reported, not judged: so much chance takes longer
+/// than the runs are.
+pub fn backends() -> impl Iterator<Item = Backend> {
     let kinds = [
         (Service::Constant, Discipline::Queue),
         (Service::Uniform, Discipline::Queue),
@@ -61,29 +62,68 @@ pub fn rows() -> impl Iterator<Item = Backend> {
         (Service::Mixed, Discipline::Queue),
     ];
     kinds.into_iter().flat_map(|(service, discipline)| {
-        [4, 5, 6, 8, 12, 20, 50, 100, 200, 300].into_iter().flat_map(move |servers| {
-            [10_000_000].into_iter().map(move |service_ns| Backend {
-                servers,
-                service_ns,
-                service,
-                discipline,
-            })
-        })
+        SIZES.map(|(servers, us)| Backend { servers, service_ns: us * 1_000, service, discipline })
     })
 }
 
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Backend { servers, service_ns, service, discipline } = self.backend;
-        write!(
-            f,
-            "{service:?} {discipline:?} {servers} x {} us: knee {}, limit {} ({:.2}), throughput {:.3}, p99 {:.2}",
-            service_ns / 1_000,
-            self.knee.at,
-            self.limit,
-            self.ratio(),
-            self.throughput,
-            self.p99
-        )
+/// The heading of the columns of rows.
+pub const HEADING: &str = "service      discipline servers  mean us  knee | \
+     stable /knee  rate   p99 | seed /knee  rate    p99";
+
+/// Both presets in front of one backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Both {
+    /// [`LimitRules::stable`].
+    pub stable: Row,
+    /// [`LimitRules::seed_defaults`].
+    pub seed: Row,
+}
+
+impl Both {
+    /// Sweeps the backend and runs both.
+    #[must_use]
+    pub fn of(backend: Backend, samples: usize, seed: u64) -> Self {
+        let knee = Knee::of(backend, seed);
+        let row = |rules| Row::of(rules, backend, knee, samples, seed);
+        Self { stable: row(LimitRules::stable()), seed: row(LimitRules::seed_defaults()) }
+    }
+
+    /// Whether the `stable` preset is as good as it must be, or is not judged here.
+    #[must_use]
+    pub fn held(&self) -> bool {
+        self.stable.held() || self.stable.backend.service == Service::Mixed
     }
 }
+
+impl fmt::Display for Both {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stable, seed } = self;
+        let Backend { servers, service_ns, service, discipline } = stable.backend;
+        let (service, discipline) = (format!("{service:?}"), format!("{discipline:?}"));
+        write!(f, "{service:12} {discipline:10} {servers:7} {:8}", service_ns / 1_000)?;
+        let Row { limit, throughput, p99, .. } = stable;
+        write!(
+            f,
+            " {:5} | {limit:6} {:5.2} {throughput:5.2} {p99:5.2}",
+            stable.knee.at,
+            stable.ratio()
+        )?;
+        let Row { limit, throughput, p99, .. } = seed;
+        write!(f, " | {limit:4} {:5.2} {throughput:5.2} {p99:6.2}", seed.ratio())?;
+        f.write_str(if self.held() { "" } else { "  missed" })
+    }
+}
+
+/// How many servers, and how long they take on average, in microseconds.
+const SIZES: [(u32, u64); 10] = [
+    (4, 200),
+    (5, 200_000),
+    (6, 1_000),
+    (8, 10_000),
+    (12, 200),
+    (20, 200_000),
+    (50, 1_000),
+    (100, 10_000),
+    (200, 200),
+    (300, 200_000),
+];

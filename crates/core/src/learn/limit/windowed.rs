@@ -1,4 +1,33 @@
 //! Gradient2 with the throughput guard: the limit moves once per window, and dips now and then.
+//!
+//! # Windows
+//! A window is some samples under one limit. Those of work from before the limit changed are let
+//! go by. A window ends when the mean time is known to the guard's precision, so that work that
+//! always takes the same time needs few samples and work of many lengths needs more. What is
+//! compared are means: the least of a hundred samples says nothing where lengths vary.
+//!
+//! # The step
+//! With `n` the estimate, `B` the baseline and `R` the mean time of the window, the next estimate
+//! is `n · min(1, B / R)` and the headroom, `tolerance − 1` of that and at least one place. By
+//! Little's law throughput is in flight by time. If `B` was measured with `d` in flight, then
+//! `n · B / R` is `d` times the throughput with `n` by the throughput with `d`: the limit grows
+//! while throughput grows with it, and comes to rest where the topmost places add nothing, at
+//! `tolerance` times the backend's places, whatever it was before. That is the guard.
+//!
+//! # Dips
+//! `B` is measured where no queue is: now and then the limit dips to three quarters for a window.
+//! - In front of a backend with `K` places, `K ≤ n ≤ 4/3 K`, the dip shows the time without load.
+//! - If `n` was so high that even the dip was full, time falls as in flight does. Then `B` is not
+//!   raised, and the next dip comes soon and goes deeper.
+//! - If work takes longer for good (a deploy), the dip is no faster. The second dip that says so
+//!   is believed, since the window before the first one may have seen the change itself.
+//!
+//! A window that is slower or faster than chance allows calls for a dip at once.
+//!
+//! # A share of a fleet
+//! No node can drain the backend alone. Where a share is what binds, there are no dips: `B` falls
+//! with what is seen, and rises only if the share fell twice and work was no faster for it, each
+//! time after the others have had some windows to follow.
 
 use super::rules::{LimitRules, ThroughputGuard};
 use super::{Sample, whole};
@@ -22,6 +51,8 @@ pub(super) struct Windowed {
     cruise: Level,
     /// In fleets: where many were in flight, to be compared with fewer.
     high: Level,
+    /// In fleets: for so many windows the estimate stays, until the others have followed.
+    hold: u32,
     is_dip: bool,
     /// Whether the next dip is a deep one, because the last one did not say enough.
     is_deep: bool,
@@ -63,6 +94,7 @@ impl Windowed {
             measured: 0.0,
             cruise: Level::default(),
             high: Level::default(),
+            hold: 0,
             is_dip: false,
             is_deep: false,
             has_risen: false,
@@ -124,6 +156,7 @@ impl Windowed {
         let failing = f64::from(window.overloads) / total;
         let is_timed = window.finished >= window.overloads && here.rtt > 0.0;
         let is_own = ceiling >= OWN * f64::from(self.limit);
+        // As few in flight as in a deep dip: what is seen is the time without load.
         let is_idle = 2.0 * here.in_flight < ceiling;
         if self.is_dip {
             self.is_dip = false;
@@ -144,6 +177,7 @@ impl Windowed {
         let is_free = failing == 0.0 && !is_idle && !is_stale && self.trend >= FREE;
         self.boost = if is_free { (self.boost * 2.0).min(BOOST_MAX) } else { 1.0 };
 
+        // Up to one failure in fifteen the headroom makes up for; more take places away.
         let gradient = ratio.clamp(0.5, 1.0) * (1.0 - failing) + 0.5 * failing;
         let base = estimate * gradient;
         let room = headroom(base) * self.boost * (1.0 - 10.0 * failing).max(0.0);
@@ -152,6 +186,9 @@ impl Windowed {
         let mut target = base.max(base * used + room);
         if is_idle || is_stale {
             target = target.min(estimate);
+        }
+        if self.hold > 0 && failing <= FAILING {
+            target = estimate;
         }
         self.cruise = here;
         self.until_dip = if is_slow || is_stale { 0 } else { self.until_dip.saturating_sub(1) };
@@ -168,7 +205,7 @@ impl Windowed {
         let is_full = here.rtt < self.cruise.rtt * libm::sqrt(fell * libm::sqrt(fell));
         // A window in which the backend changed is compared with one in which it did not: only a
         // second dip tells that work takes longer for good.
-        let has_risen = !is_full && here.rtt > 1.15 * self.baseline;
+        let has_risen = !is_full && here.rtt > (1.0 + NEAR) * self.baseline;
         let is_sure = !is_full && (!has_risen || self.has_risen);
         if here.rtt < self.baseline || (fell <= 0.95 && is_sure) {
             self.follow(here.rtt);
@@ -179,7 +216,7 @@ impl Windowed {
         self.until_dip = if !is_sure {
             1
         } else if is_young {
-            3
+            YOUNG
         } else {
             self.guard.every
         };
@@ -191,6 +228,7 @@ impl Windowed {
             self.follow(here.rtt);
         }
         if is_own || is_idle {
+            self.hold = 0;
             return;
         }
         // In a fleet no node can dip alone. But if the share fell and work is no faster for it,
@@ -199,21 +237,32 @@ impl Windowed {
             self.follow(here.rtt);
         }
         let fell = here.in_flight / self.high.in_flight;
-        if here.in_flight > self.high.in_flight {
+        if self.hold > 0 {
+            self.hold -= 1;
+            if self.hold == 0 {
+                self.judge(here, fell);
+            }
+        } else if here.in_flight > self.high.in_flight {
             self.high = here;
         } else if fell <= 0.85 {
-            let is_no_faster = here.rtt > self.high.rtt * libm::sqrt(fell);
-            if is_no_faster && self.has_risen && here.rtt > self.baseline {
-                self.follow(here.rtt);
-            }
-            self.has_risen = is_no_faster && !self.has_risen;
-            self.high = here;
+            self.hold = HOLD;
         }
+    }
+
+    /// Whether fewer were any faster, when the whole fleet has had the time to follow. The first
+    /// time the two may lie on different sides of a change: only the second tells.
+    fn judge(&mut self, here: Level, fell: f64) {
+        let is_no_faster = here.rtt > self.high.rtt * libm::sqrt(fell);
+        if is_no_faster && self.has_risen && here.rtt > self.baseline {
+            self.follow(here.rtt);
+        }
+        self.has_risen = is_no_faster && !self.has_risen;
+        self.high = here;
     }
 
     /// Moves the baseline: to the mean where it may be chance, at once where it cannot be.
     fn follow(&mut self, rtt: f64) {
-        let is_near = rtt > 0.85 * self.baseline && rtt < 1.15 * self.baseline;
+        let is_near = (rtt - self.baseline).abs() < NEAR * self.baseline;
         self.measured = if is_near { (self.measured + 1.0).min(MEAN_OF) } else { 1.0 };
         self.baseline += (rtt - self.baseline) / self.measured;
     }
@@ -249,15 +298,34 @@ impl Windowed {
     }
 }
 
+/// An overload ends a window as eight samples do: a backend that fails is not waited for.
 const OVERLOAD_WEIGHT: u32 = 8;
+/// A window ends after so many times the fewest samples, however much times vary.
 const WINDOWS_MAX: u32 = 20;
+/// If the ceilings were below this part of the limit, a share was what bound.
 const OWN: f64 = 0.9;
+/// By this factor slower than with the usual headroom is no chance: two to three standard errors.
 const SLOW: f64 = 0.83;
+/// By this factor faster than the baseline is no chance.
 const FAST: f64 = 1.12;
-const TREND: f64 = 0.4;
-const FREE: f64 = 0.96;
-const BOOST_MAX: f64 = 4.0;
-const MEAN_OF: f64 = 5.0;
-const SKIP: f64 = 20.0;
-const DEEPER: f64 = 0.85;
+/// If more fail, the step is a whole one.
 const FAILING: f64 = 0.2;
+/// How much of the trend each window is.
+const TREND: f64 = 0.4;
+/// A trend from here on is no queue: the limit may grow faster.
+const FREE: f64 = 0.96;
+/// At most so many times the headroom.
+const BOOST_MAX: f64 = 4.0;
+/// The baseline is the mean of about so many dips.
+const MEAN_OF: f64 = 5.0;
+/// Windows between dips as long as the baseline is the mean of fewer.
+const YOUNG: u32 = 3;
+/// A baseline that is off by a larger part is another one.
+const NEAR: f64 = 0.15;
+/// If the limit moves by a tenth or more, twice as many samples as were in flight are let go by:
+/// where all are worked on at once, some outlast the first round. If by less, so many fewer.
+const SKIP: f64 = 20.0;
+/// A deep dip goes to this part of a dip.
+const DEEPER: f64 = 0.85;
+/// In a fleet, how many windows the others have to follow.
+const HOLD: u32 = 8;
