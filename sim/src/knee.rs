@@ -1,8 +1,9 @@
 //! A limit in front of a backend, simulated: does it find how many at once are enough?
 //!
-//! The limit is the shipped [`Limit`](admittance_core::learn::Limit). Simulated are callers, who start a request whenever the
-//! limit lets them, and a [`Backend`] with so many servers. The **knee** is the least number at
-//! once that gives 95 % of the most that the backend can do, found by a sweep.
+//! The limit is the shipped [`Limit`](admittance_core::learn::Limit). Simulated are callers, who
+//! start a request whenever the limit lets them, and a [`Backend`] with so many servers. The
+//! **knee** is the least number at once that gives 95 % of the most that the backend can do, found
+//! by a sweep.
 //!
 //! # What it assumes
 //! Callers that want more than the backend can do, so that all places are taken at all times; and

@@ -49,7 +49,7 @@ fn the_stable_preset_finds_the_knee_and_the_seed_defaults_do_not() {
 fn without_a_guard_or_with_a_blind_one_the_knee_is_missed() {
     let seed = seeds().next().unwrap();
     let backend = Backend { service: Service::Uniform, ..HUNDRED };
-    let knee = Knee::of(backend, seed);
+    let knee = Knee::of(backend, SWEPT, seed);
     let stable = LimitRules::stable();
     let row = |rules| Row::of(rules, backend, knee, 90_000, seed);
     assert!(row(stable).held());
@@ -61,7 +61,7 @@ fn without_a_guard_or_with_a_blind_one_the_knee_is_missed() {
     // A window of sixteen, however wide the spread, moves the limit by chance.
     let hasty = ThroughputGuard { window: 16, precision: 0.5, ..ThroughputGuard::STABLE };
     let hasty = LimitRules { throughput_guard: Some(hasty), ..stable };
-    let hasty = Row::of(hasty, HUNDRED, Knee::of(HUNDRED, seed), 90_000, seed);
+    let hasty = Row::of(hasty, HUNDRED, Knee::of(HUNDRED, SWEPT, seed), 90_000, seed);
     assert!(!hasty.held(), "{hasty:?}");
 }
 
@@ -71,7 +71,7 @@ fn follows(before: Backend, after: Backend, seed: u64) -> Option<usize> {
     let change = Change { after: CHANGED, backend: after };
     let closed = Closed { changes: vec![change], ..Closed::new(before, 2 * CHANGED, seed) };
     let figures = closed.run(&mut Limit::new(LimitRules::stable()).unwrap());
-    let knee = f64::from(Knee::of(after, seed).at);
+    let knee = f64::from(Knee::of(after, SWEPT, seed).at);
     let is_there = |from: usize| {
         let limit = f64::from(figures.part(from, from + 5_000).limit());
         (0.75 * knee - 1.0..=1.25 * knee + 1.0).contains(&limit)
@@ -113,7 +113,7 @@ fn the_knee_is_followed_when_it_moves_and_when_work_takes_longer_for_good() {
 fn the_sweep_finds_what_can_be_computed() {
     // Requests that all take 1.05 · S on average, so that n of them do n / 1.05 S per second.
     for servers in [20, 50, 100] {
-        let knee = Knee::of(Backend { servers, service: Service::Uniform, ..HUNDRED }, 7);
+        let knee = Knee::of(Backend { servers, service: Service::Uniform, ..HUNDRED }, SWEPT, 7);
         let computed = (0.95 * 1.05 * f64::from(servers)).ceil() as u32;
         assert!(knee.at.abs_diff(computed) <= 1 + servers / 50, "{} for {computed}", knee.at);
         let best = f64::from(servers) * 100.0;
@@ -171,6 +171,8 @@ fn a_fleet_of_ten_that_starts_at_the_minimum_finds_a_knee_of_a_hundred() {
     assert!(within * 100 >= last.len() * 95);
 }
 
+/// Samples of one step of a sweep.
+const SWEPT: usize = 60_000;
 /// When the backend becomes another.
 const CHANGED: usize = 60_000;
 /// Within so many samples the limit has followed.

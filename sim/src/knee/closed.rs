@@ -156,10 +156,10 @@ pub struct Knee {
 impl Knee {
     /// Sweeps the backend between half as many at once as it has servers and twice as many.
     /// Throughput does not fall with more at once, so that halving the range finds the knee.
+    /// Each step takes so many samples.
     #[must_use]
-    pub fn of(backend: Backend, seed: u64) -> Self {
+    pub fn of(backend: Backend, samples: usize, seed: u64) -> Self {
         let swept = |at: u32| {
-            let samples = SWEPT;
             let rules = LimitRules::fixed(at.max(1));
             let mut limit = Limit::new(rules).expect("one or more");
             Closed { callers: u32::MAX, ..Closed::new(backend, samples, seed) }.run(&mut limit)
@@ -177,6 +177,3 @@ impl Knee {
         Self { at: high, best, no_load_p99_ns: swept(1).p99_ns() }
     }
 }
-
-/// Requests per step of a sweep; throughput is measured over the last third.
-const SWEPT: usize = 60_000;

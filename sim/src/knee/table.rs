@@ -83,7 +83,7 @@ impl Both {
     /// Sweeps the backend and runs both.
     #[must_use]
     pub fn of(backend: Backend, samples: usize, seed: u64) -> Self {
-        let knee = Knee::of(backend, seed);
+        let knee = Knee::of(backend, samples.min(60_000), seed);
         let row = |rules| Row::of(rules, backend, knee, samples, seed);
         Self { stable: row(LimitRules::stable()), seed: row(LimitRules::seed_defaults()) }
     }
