@@ -49,6 +49,7 @@ mod clock;
 mod demand;
 mod faults;
 mod fleet;
+pub mod knee;
 mod ledger;
 mod network;
 mod node;
