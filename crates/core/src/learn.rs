@@ -16,5 +16,7 @@ mod limit;
 mod size;
 pub mod trace;
 
-pub use limit::{Ending, Sample};
+pub use limit::{
+    Ending, Limit, LimitAlgorithm, LimitRules, LimitStats, Recalibrate, Sample, ThroughputGuard,
+};
 pub use size::{Learned, LeaseCost, Predictive, Sizer};
