@@ -4,20 +4,42 @@ mod arguments;
 
 use std::process::ExitCode;
 
-use admittance_sim::{Nothing, run};
-use arguments::{Arguments, Command};
+use admittance_sim::{InvalidSetup, Nothing, concurrency, run};
+use arguments::{Arguments, Command, Concurrency};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let Command::Lease(lease) = Arguments::parse().command;
-    match run(&lease.setup(), Nothing) {
-        Ok(report) => {
+    let held = match Arguments::parse().command {
+        Command::Lease(lease) => run(&lease.setup(), Nothing).map(|report| {
             println!("{report}");
-            if report.held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+            report.held()
+        }),
+        Command::Concurrency(fleet) => share(&fleet),
+    };
+    match held {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(refused) => {
             eprintln!("admittance-sim: {refused}");
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs fleets that share a limit, and says whether every bound held.
+fn share(fleet: &Concurrency) -> Result<bool, InvalidSetup> {
+    if fleet.runs <= 1 {
+        let report = concurrency::run(&fleet.setup(0), concurrency::Nothing)?;
+        println!("{report}");
+        return Ok(report.held());
+    }
+    println!("{}", concurrency::Report::HEADER);
+    let mut reports = Vec::new();
+    for nth in 0..fleet.runs {
+        let report = concurrency::run(&fleet.setup(nth), concurrency::Nothing)?;
+        println!("{}", report.row());
+        reports.push(report);
+    }
+    println!("{}", concurrency::summary(&reports));
+    Ok(reports.iter().all(concurrency::Report::held))
 }
