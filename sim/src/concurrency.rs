@@ -13,7 +13,8 @@
 //!   hold. So it is at most the limit while that is constant.
 //! - **Reserve**: no step raises the sum of all reserves above the limit or above what it was. (In
 //!   the first time to live and hold of an epoch, when nothing is granted, nodes still report what
-//!   they hold from the one before; not judged.)
+//!   they hold from the one before; not judged. What a node reports in flight beyond its reserve,
+//!   as when its farewell has overtaken its last report, is counted as reserved before.)
 //! - **Votes**: the fleet's limit is never above what some node reported.
 //!
 //! Without handoff or fence no bound is claimed, and the worst is printed.

@@ -277,6 +277,9 @@ impl<'a, B: Between> Fleet<'a, B> {
         let after = between.after(seen.as_ref(), after);
         self.ledger.stepped(at, before.as_ref(), &after, &beat.report);
         self.store.members = Some(after);
+        if let Some(join) = self.join.as_mut().filter(|join| join.node == port.node) {
+            join.fair = (grant.fair > 0).then_some(grant.fair);
+        }
         let grant = between.grant(&rules, grant);
         for latency in self.network.send(port.node) {
             self.queue.push(at + latency, Event::Grant(port, beat.clone(), grant));
@@ -310,9 +313,6 @@ impl<'a, B: Between> Fleet<'a, B> {
         node.word = node.word.with_share(applied.share);
         if !beat.report.is_sampled && self.between.follows() {
             node.follow(applied.limit);
-        }
-        if let Some(join) = self.join.as_mut().filter(|join| join.node == port.node) {
-            join.fair = (grant.fair > 0).then_some(grant.fair);
         }
         if applied.is_eager {
             self.hurry(at, port.node);

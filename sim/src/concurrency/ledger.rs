@@ -154,7 +154,11 @@ impl Ledger {
         self.figures.epochs += u64::from(is_new);
         // In a new epoch nodes still report what they were granted in the last one.
         let is_quiet = after.latest < after.quiet_until;
-        let reserved = (before.map_or(0, Members::reserved), after.reserved());
+        // What a node holds that left, or was forgotten, is news when an old report of it arrives.
+        let known = before.and_then(|before| before.records.get(&report.node));
+        let known = known.map_or(0, |record| record.reserve(after.rules.handoff));
+        let news = u64::from(report.in_flight.saturating_sub(known));
+        let reserved = (before.map_or(0, Members::reserved) + news, after.reserved());
         if !is_new && !is_quiet && reserved.1 > reserved.0.max(u64::from(after.limit)) {
             let limit = after.limit;
             let detail = format!("{} reserved after {}, limit {limit}", reserved.1, reserved.0);

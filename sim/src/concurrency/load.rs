@@ -71,7 +71,10 @@ impl Load {
     /// How long some work takes.
     pub(super) fn length(&mut self) -> u64 {
         let is_long = self.long_ppm > 0 && self.random.u64(0..1_000_000) < self.long_ppm;
-        if is_long {
+        // Half of it takes all that it may: what is kept for too short a time shows.
+        if is_long && self.random.bool() {
+            self.hold
+        } else if is_long {
             self.random.u64(1..=self.hold)
         } else {
             self.random.u64(self.least..=self.most)
