@@ -1,8 +1,11 @@
 //! What is typed.
 
+mod concurrency;
+
 use admittance_core::Span;
 use admittance_sim::{Batch, Demand, Faults, Kind, Setup};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub(crate) use concurrency::Concurrency;
 
 /// Simulates fleets from a seed.
 #[derive(Parser)]
@@ -15,6 +18,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// A fleet that leases from one store. Exits with 1 if a bound did not hold.
     Lease(Box<Lease>),
+    /// A fleet that shares one limit on what is in flight. Exits with 1 if a bound did not hold.
+    Concurrency(Box<Concurrency>),
     /// Inferred limits in front of backends with a known knee. Exits with 1 if the `stable` preset
     /// missed one.
     Knee(Knee),

@@ -46,6 +46,7 @@
 
 mod between;
 mod clock;
+pub mod concurrency;
 mod demand;
 mod faults;
 mod fleet;

@@ -6,18 +6,48 @@ mod arguments;
 use std::process::ExitCode;
 
 use admittance_sim::knee::{Both, HEADING, backends};
-use admittance_sim::{Nothing, run};
-use arguments::{Arguments, Command, Knee, Lease};
+use admittance_sim::{InvalidSetup, Nothing, concurrency, run};
+use arguments::{Arguments, Command, Concurrency, Knee};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
-        Command::Lease(lease) => fleet(&lease),
-        Command::Knee(knee) => knees(&knee),
+    let held = match Arguments::parse().command {
+        Command::Knee(knee) => Ok(knees(&knee)),
+        Command::Lease(lease) => run(&lease.setup(), Nothing).map(|report| {
+            println!("{report}");
+            report.held()
+        }),
+        Command::Concurrency(fleet) => share(&fleet),
+    };
+    match held {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(refused) => {
+            eprintln!("admittance-sim: {refused}");
+            ExitCode::from(2)
+        }
     }
 }
 
-fn knees(arguments: &Knee) -> ExitCode {
+/// Runs fleets that share a limit, and says whether every bound held.
+fn share(fleet: &Concurrency) -> Result<bool, InvalidSetup> {
+    if fleet.runs <= 1 {
+        let report = concurrency::run(&fleet.setup(0), concurrency::Nothing)?;
+        println!("{report}");
+        return Ok(report.held());
+    }
+    println!("{}", concurrency::Report::HEADER);
+    let mut reports = Vec::new();
+    for nth in 0..fleet.runs {
+        let report = concurrency::run(&fleet.setup(nth), concurrency::Nothing)?;
+        println!("{}", report.row());
+        reports.push(report);
+    }
+    println!("{}", concurrency::summary(&reports));
+    Ok(reports.iter().all(concurrency::Report::held))
+}
+
+fn knees(arguments: &Knee) -> bool {
     println!("seed {}, {} requests per run\n{HEADING}", arguments.seed, arguments.samples);
     let mut held = true;
     for backend in backends() {
@@ -25,18 +55,5 @@ fn knees(arguments: &Knee) -> ExitCode {
         println!("{both}");
         held &= both.held();
     }
-    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn fleet(lease: &Lease) -> ExitCode {
-    match run(&lease.setup(), Nothing) {
-        Ok(report) => {
-            println!("{report}");
-            if report.held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(refused) => {
-            eprintln!("admittance-sim: {refused}");
-            ExitCode::from(2)
-        }
-    }
+    held
 }
