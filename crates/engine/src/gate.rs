@@ -38,6 +38,8 @@
 
 mod atom;
 mod clock;
+#[cfg(feature = "tower")]
+mod layer;
 mod note;
 mod owned;
 mod permit;
@@ -60,6 +62,10 @@ use admittance_core::{Invalid, Micros, Span};
 
 use atom::Atom;
 pub use clock::{CounterClock, GateClock};
+#[cfg(feature = "tower")]
+pub use layer::{
+    GateBody, GateFuture, GateLayer, GateService, Measure, Outcome, Refuse, Unavailable,
+};
 use note::{Kind, Note};
 pub use permit::{Permit, ScopedPermit};
 use places::{NotTaken, Places, Taken};

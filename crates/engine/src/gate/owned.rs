@@ -20,8 +20,8 @@ use std::cell::UnsafeCell;
 
 use super::atom::Atom;
 
-/// A word whose mark [`OWNED`] guards a value. The word comes first, so that it shares its line with
-/// what its user puts before it.
+/// A word whose mark [`OWNED`] guards a value. The word comes first, so that it shares its line
+/// with what its user puts before it.
 #[repr(C)]
 pub(super) struct OwnedWord<A, T> {
     word: A,
