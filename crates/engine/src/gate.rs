@@ -40,11 +40,16 @@ mod atom;
 mod clock;
 #[cfg(feature = "tokio")]
 mod fleet;
+#[cfg(feature = "tower")]
+mod layer;
 mod note;
+mod owned;
 mod permit;
 mod places;
 mod ring;
 mod stripes;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -61,6 +66,10 @@ use atom::Atom;
 pub use clock::{CounterClock, GateClock};
 #[cfg(feature = "tokio")]
 pub use fleet::{EAGER_GAP, FleetGate, FleetSettings, FleetState};
+#[cfg(feature = "tower")]
+pub use layer::{
+    GateBody, GateFuture, GateLayer, GateService, Measure, Outcome, Refuse, Unavailable,
+};
 use note::{Kind, Note};
 pub use permit::{Permit, ScopedPermit};
 use places::{NotTaken, Places, Taken};
@@ -257,7 +266,7 @@ impl<C: GateClock> Gate<C> {
     pub fn stats(&self) -> GateStats {
         let inner = &*self.0;
         let (word, ended) = (inner.places.snapshot(), inner.places.ended());
-        let rtt_ns = inner.places.line.rtt_ns.get();
+        let rtt_ns = inner.places.rtt_ns.get();
         GateStats {
             limit: word.limit(),
             share: word.share(),
@@ -298,12 +307,12 @@ impl<C: GateClock> Gate<C> {
     /// Admits nothing once the lease clock shows `at`. Set the share first: whoever sees this
     /// fence then sees that share.
     pub fn fence_at(&self, at: Micros) {
-        self.0.places.line.fence_us.put(at.epoch_us());
+        self.0.places.fence_us.put(at.epoch_us());
     }
 
     /// Takes the fence away.
     pub fn unfence(&self) {
-        self.0.places.line.fence_us.put(u64::MAX);
+        self.0.places.fence_us.put(u64::MAX);
     }
 
     /// Has the estimate go on from a limit that others have found, within its rules.
@@ -334,7 +343,7 @@ impl<C: GateClock> Inner<C> {
     /// that whoever sees a new fence swaps a word with the share that was set before it.
     #[inline]
     fn may(&self) -> bool {
-        let fence_us = self.places.line.fence_us.get();
+        let fence_us = self.places.fence_us.get();
         fence_us == u64::MAX || (self.lease_clock)().epoch_us() < fence_us
     }
 
@@ -343,7 +352,7 @@ impl<C: GateClock> Inner<C> {
     fn refuse(&self, not: NotTaken) -> Refused {
         self.refused.add_one();
         self.tell(Event::Refused);
-        let rtt = Span::from_us(self.places.line.rtt_ns.get().div_ceil(1_000));
+        let rtt = Span::from_us(self.places.rtt_ns.get().div_ceil(1_000));
         Refused {
             retry: rtt.max(RETRY_MIN),
             limit: not.word.ceiling(),
@@ -356,7 +365,7 @@ impl<C: GateClock> Inner<C> {
     fn measured(&self, taken: Taken, started_ns: u64) {
         let now_ns = self.clock.now_ns();
         let rtt_ns = now_ns.saturating_sub(started_ns);
-        self.places.line.rtt_ns.put(rtt_ns);
+        self.places.rtt_ns.put(rtt_ns);
         let Taken { in_flight, ceiling, .. } = taken;
         self.places.tell(Note { kind: Kind::Measured, rtt_ns, in_flight, ceiling }, now_ns, 0);
     }
@@ -369,7 +378,7 @@ impl<C: GateClock> Inner<C> {
         let kind = match ending {
             Ending::Finish if is_measured => Kind::Done,
             Ending::Finish => {
-                self.places.line.rtt_ns.put(rtt_ns);
+                self.places.rtt_ns.put(rtt_ns);
                 Kind::Ended(ending)
             }
             _ => Kind::Ended(ending),

@@ -17,8 +17,6 @@ pub(super) trait Atom: Send + Sync {
     fn subtract(&self, less: u64) -> u64;
     /// What was there before these bits were cleared.
     fn clear(&self, bits: u64) -> u64;
-    /// What was there before these bits were set.
-    fn set(&self, bits: u64) -> u64;
 }
 
 impl Atom for AtomicU64 {
@@ -54,10 +52,5 @@ impl Atom for AtomicU64 {
     #[inline]
     fn clear(&self, bits: u64) -> u64 {
         self.fetch_and(!bits, Ordering::AcqRel)
-    }
-
-    #[inline]
-    fn set(&self, bits: u64) -> u64 {
-        self.fetch_or(bits, Ordering::AcqRel)
     }
 }

@@ -4,7 +4,7 @@
 //! Sixty bits are the permits in flight and their two ceilings, as `core` packs them. Above them
 //! stand four marks, which change in the same swaps:
 //! ```text
-//!   FOLLOW  SAMPLED  LEFT  OWNED │ share │ limit │ in flight
+//!   OWNED  FOLLOW  SAMPLED  LEFT │ share │ limit │ in flight
 //! ```
 //! *Owned*: a thread has the estimate. *Left*: notes lie in the ring for it. *Sampled*: a sample
 //! has come since somebody asked. *Follow*: a limit has come from outside.
@@ -25,13 +25,14 @@
 //! # Proven by
 //! `tests.rs` beside this file, over explored interleavings, with mutants; `tests/gate.rs`.
 
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, PoisonError};
 
 use admittance_core::concurrency::{CLASSES_MAX, PERMITS_MAX, Partition, Parts, Word};
 use admittance_core::learn::{Ending, Limit, Sample};
 
 use super::atom::Atom;
 use super::note::{Kind, Note};
+use super::owned::{OWNED, OwnedWord, Owner};
 use super::ring::{PLACES, Ring};
 
 /// What infers the limit.
@@ -60,31 +61,29 @@ impl Estimate for Limit {
     }
 }
 
-/// Everything that a refused caller reads, on one line.
-#[repr(align(128))]
-pub(super) struct Line<A> {
-    word: A,
+/// The places of a class.
+#[repr(align(64))]
+struct Class<A>(A);
+
+/// The places of a gate, and the estimate of how many there should be. What a refused caller reads
+/// comes first, on one line.
+#[repr(C, align(64))]
+pub(super) struct Places<A, E> {
     /// How long the last piece of work took, in nanoseconds.
     pub(super) rtt_ns: A,
     /// When this gate stops admitting, in microseconds of the lease clock.
     pub(super) fence_us: A,
     /// A limit to follow.
     follow: A,
-}
-
-/// The places of a gate, and the estimate of how many there should be.
-pub(super) struct Places<A, E> {
-    /// The places of all, or what no class is guaranteed.
-    pub(super) line: Line<A>,
-    /// The places that classes are guaranteed.
-    classes: Box<[Line<A>]>,
-    partition: Option<Partition>,
-    /// Held only by whoever owns the estimate, so that nobody ever finds it taken.
-    estimate: Mutex<Learning<E>>,
-    ring: Ring<A>,
+    /// The places of all, or what no class is guaranteed; and the estimate.
+    word: OwnedWord<A, Learning<E>>,
     counts: Counts<A>,
+    /// The places that classes are guaranteed.
+    classes: Box<[Class<A>]>,
+    partition: Option<Partition>,
     /// Held while the shares of classes change, which is not one swap.
     sharing: Mutex<()>,
+    ring: Ring<A>,
 }
 
 struct Learning<E> {
@@ -135,48 +134,36 @@ pub(super) struct Ended {
     pub(super) all: u64,
 }
 
-impl<A: Atom> Line<A> {
-    fn new(word: Word) -> Self {
-        Self {
-            word: A::new(word.to_bits()),
-            rtt_ns: A::new(0),
-            fence_us: A::new(u64::MAX),
-            follow: A::new(0),
+/// One more in flight, unless all places are taken or `may` forbids it.
+#[inline]
+fn take(
+    mut bits: u64,
+    may: &impl Fn() -> bool,
+    replace: impl Fn(u64, u64) -> Result<(), u64>,
+) -> Result<Word, NotTaken> {
+    loop {
+        let word = Word::from_bits(bits);
+        let Some(taken) = word.acquire() else {
+            return Err(NotTaken { word, is_full: true });
+        };
+        if !may() {
+            return Err(NotTaken { word, is_full: false });
+        }
+        match replace(bits, bits + 1) {
+            Ok(()) => return Ok(taken),
+            Err(now) => bits = now,
         }
     }
+}
 
-    #[inline]
-    fn word(&self) -> Word {
-        Word::from_bits(self.word.get())
-    }
-
-    /// One more in flight, unless all places are taken or `may` forbids it.
-    #[inline]
-    fn take(&self, may: &impl Fn() -> bool) -> Result<Word, NotTaken> {
-        let mut bits = self.word.get();
-        loop {
-            let word = Word::from_bits(bits);
-            let Some(taken) = word.acquire() else {
-                return Err(NotTaken { word, is_full: true });
-            };
-            if !may() {
-                return Err(NotTaken { word, is_full: false });
-            }
-            match self.word.replace(bits, bits + 1) {
-                Ok(()) => return Ok(taken),
-                Err(now) => bits = now,
-            }
-        }
-    }
-
-    /// Changes the word and leaves its marks.
-    fn change(&self, change: impl Fn(Word) -> Word) {
-        let mut bits = self.word.get();
-        while let Err(now) =
-            self.word.replace(bits, with_marks(change(Word::from_bits(bits)), bits))
-        {
-            bits = now;
-        }
+/// Changes a word and leaves its marks.
+fn change(
+    mut bits: u64,
+    change: impl Fn(Word) -> Word,
+    replace: impl Fn(u64, u64) -> Result<(), u64>,
+) {
+    while let Err(now) = replace(bits, with_marks(change(Word::from_bits(bits)), bits)) {
+        bits = now;
     }
 }
 
@@ -203,17 +190,17 @@ impl<A: Atom, E: Estimate> Places<A, E> {
             Some(partition) => {
                 let (limits, shares) = (partition.parts(limit), partition.parts(PERMITS_MAX));
                 let word = |limit, share| Word::new(limit).with_share(share);
-                let class = |class| Line::new(word(limits.of(class), shares.of(class)));
+                let bits = |class| word(limits.of(class), shares.of(class)).to_bits();
+                let class = |class| Class(A::new(bits(class)));
                 let classes = (0..partition.classes()).map(class).collect();
                 (word(limits.rest(), shares.rest()), classes)
             }
         };
         Self {
-            line: Line::new(rest),
-            classes: classes.into(),
-            partition,
-            estimate: Mutex::new(learning),
-            ring: Ring::new(),
+            rtt_ns: A::new(0),
+            fence_us: A::new(u64::MAX),
+            follow: A::new(0),
+            word: OwnedWord::new(rest.to_bits(), learning),
             counts: Counts {
                 finished: A::new(0),
                 ignored: A::new(0),
@@ -222,14 +209,17 @@ impl<A: Atom, E: Estimate> Places<A, E> {
                 lost: A::new(0),
                 lost_ends: A::new(0),
             },
+            classes: classes.into(),
+            partition,
             sharing: Mutex::new(()),
+            ring: Ring::new(),
         }
     }
 
     /// Takes a place of all.
     #[inline]
     pub(super) fn take(&self, may: &impl Fn() -> bool) -> Result<Taken, NotTaken> {
-        let word = self.line.take(may)?;
+        let word = take(self.word.get(), may, |from, to| self.word.replace(from, to))?;
         if self.classes.is_empty() {
             let (in_flight, ceiling) = (word.in_flight(), word.ceiling());
             return Ok(Taken { whose: Whose::ALL, in_flight, ceiling });
@@ -239,8 +229,8 @@ impl<A: Atom, E: Estimate> Places<A, E> {
 
     /// Takes a place that the class is guaranteed or, if there is none, one of all.
     pub(super) fn take_of(&self, class: usize, may: &impl Fn() -> bool) -> Result<Taken, NotTaken> {
-        if let Some(line) = self.classes.get(class) {
-            match line.take(may) {
+        if let Some(Class(word)) = self.classes.get(class) {
+            match take(word.get(), may, |from, to| word.replace(from, to)) {
                 Ok(_) => return Ok(self.taken(Whose(u32::try_from(class).unwrap_or(u32::MAX)))),
                 Err(NotTaken { is_full: false, .. }) => {
                     return Err(NotTaken { word: self.snapshot(), is_full: false });
@@ -255,14 +245,16 @@ impl<A: Atom, E: Estimate> Places<A, E> {
     /// words are read one after the other; an estimate may be off by what happens meanwhile.
     #[cold]
     fn taken(&self, whose: Whose) -> Taken {
-        let words = || self.lines().map(Line::word);
+        let words = || self.words();
         let in_flight = words().map(Word::in_flight).sum::<u32>().min(PERMITS_MAX);
         let ceiling = words().map(Word::ceiling).sum::<u32>().min(PERMITS_MAX);
         Taken { whose, in_flight, ceiling }
     }
 
-    fn lines(&self) -> impl Iterator<Item = &Line<A>> {
-        self.classes.iter().chain([&self.line])
+    /// The word of each class, and that of all.
+    fn words(&self) -> impl Iterator<Item = Word> {
+        let classes = self.classes.iter().map(|class| class.0.get());
+        classes.chain([self.word.get()]).map(Word::from_bits)
     }
 
     /// Gives a place back, with what it showed. The word it was one of, as it was before.
@@ -270,8 +262,8 @@ impl<A: Atom, E: Estimate> Places<A, E> {
     pub(super) fn give(&self, whose: Whose, note: Note, now_ns: u64) -> Word {
         match self.classes.get(whose.0 as usize) {
             None => self.tell(note, now_ns, 1),
-            Some(class) => {
-                let before = Word::from_bits(class.word.subtract(1));
+            Some(Class(word)) => {
+                let before = Word::from_bits(word.subtract(1));
                 self.tell(note, now_ns, 0);
                 before
             }
@@ -281,113 +273,117 @@ impl<A: Atom, E: Estimate> Places<A, E> {
     /// Tells the estimate, and takes so many places of all back in the same swap. The word before.
     #[inline]
     pub(super) fn tell(&self, note: Note, now_ns: u64, places: u64) -> Word {
-        let mut note = Some(note);
-        let mut bits = self.line.word.get();
-        loop {
-            let next = if bits & OWNED == 0 {
-                (bits - places) | OWNED
-            } else {
-                if let Some(note) = note.take()
-                    && !self.ring.put(note)
-                {
-                    return self.lose(note, places);
-                }
-                (bits - places) | LEFT
-            };
-            match self.line.word.replace(bits, next) {
-                Err(now) => bits = now,
-                Ok(()) if bits & OWNED != 0 => return Word::from_bits(bits),
-                Ok(()) => {
-                    self.own(note, now_ns);
+        let mut bits = self.word.get();
+        while bits & OWNED == 0 {
+            match self.word.own(bits, bits - places) {
+                Ok(owner) => {
+                    self.tend(owner, bits - places, Some(note), now_ns);
                     return Word::from_bits(bits);
                 }
+                Err(now) => bits = now,
             }
         }
+        self.leave_note(note, now_ns, places)
     }
 
+    /// Somebody has the estimate: leaves the note in the ring and says so.
     #[cold]
-    fn lose(&self, note: Note, places: u64) -> Word {
-        self.counts.lost.add(1);
-        if note.kind != Kind::Measured {
-            self.counts.lost_ends.add(1);
+    #[inline(never)]
+    fn leave_note(&self, note: Note, now_ns: u64, places: u64) -> Word {
+        let is_left = self.ring.put(note);
+        if !is_left {
+            self.counts.lost.add(1);
+            self.counts.lost_ends.add(u64::from(note.kind != Kind::Measured));
         }
-        Word::from_bits(self.line.word.subtract(places))
+        let mut bits = self.word.get();
+        loop {
+            let next = bits - places;
+            let swapped = if !is_left {
+                self.word.replace(bits, next)
+            } else if bits & OWNED != 0 {
+                self.word.replace(bits, next | LEFT)
+            } else {
+                // Meanwhile nobody has it: then it is for us to read.
+                let owned = self.word.own(bits, next);
+                owned.map(|owner| self.tend_ring(owner, next, now_ns))
+            };
+            match swapped {
+                Ok(()) => return Word::from_bits(bits),
+                Err(now) => bits = now,
+            }
+        }
     }
 
     /// What an owner does: learns from its own note, or from those in the ring if its own is there,
     /// then from what has come meanwhile, and gives the estimate back together with the limit.
-    #[inline]
-    fn own(&self, note: Option<Note>, now_ns: u64) {
+    /// `bits` is the word as the owner has left it.
+    #[inline(always)]
+    fn tend(&self, mut owner: Held<'_, A, E>, mut bits: u64, note: Option<Note>, now_ns: u64) {
         let mut turn = Turn::default();
-        self.learn(&mut turn, now_ns, |learning, turn| match note {
+        self.learn(&mut owner, &mut turn, now_ns, |learning, turn| match note {
             Some(note) => self.settle(learning, turn, note),
             None => self.drain(learning, turn),
         });
-        self.leave(turn, now_ns);
-    }
-
-    /// Gives the estimate back, when there is nothing left to read or enough has been read.
-    #[inline]
-    fn leave(&self, mut turn: Turn, now_ns: u64) {
+        bits |= OWNED;
         loop {
-            let bits = self.line.word.get();
-            if bits & (LEFT | FOLLOW) != 0 && turn.notes < NOTES_PER_TURN {
-                self.look_again(&mut turn, now_ns);
-                continue;
+            while bits & (LEFT | FOLLOW) != 0 && turn.notes < NOTES_PER_TURN {
+                bits = self.look_again(&mut owner, &mut turn, now_ns);
             }
-            let word = Word::from_bits(bits);
-            let word = turn.limit.map_or(word, |limit| word.with_limit(limit));
-            let marks = bits & !OWNED | turn.marks;
-            if self.line.word.replace(bits, with_marks(word, marks)).is_ok() {
-                return;
+            let word = Word::from_bits(bits).with_limit(turn.limit);
+            match owner.leave(bits, with_marks(word, bits | turn.marks)) {
+                Ok(()) => return,
+                Err((still, now)) => (owner, bits) = (still, now),
             }
         }
     }
 
-    /// Reads what others have left.
+    /// The same for an owner without a note of its own.
     #[cold]
-    fn look_again(&self, turn: &mut Turn, now_ns: u64) {
-        let marks = self.line.word.clear(LEFT | FOLLOW);
-        self.learn(turn, now_ns, |learning, turn| {
+    #[inline(never)]
+    fn tend_ring(&self, owner: Held<'_, A, E>, bits: u64, now_ns: u64) {
+        self.tend(owner, bits, None, now_ns);
+    }
+
+    /// Reads what others have left; the word as it is then.
+    #[cold]
+    #[inline(never)]
+    fn look_again(&self, owner: &mut Held<'_, A, E>, turn: &mut Turn, now_ns: u64) -> u64 {
+        let marks = self.word.clear(LEFT | FOLLOW);
+        self.learn(owner, turn, now_ns, |learning, turn| {
             if marks & FOLLOW != 0 {
-                let limit = u32::try_from(self.line.follow.get()).unwrap_or(PERMITS_MAX);
+                let limit = u32::try_from(self.follow.get()).unwrap_or(PERMITS_MAX);
                 learning.limit = learning.estimate.follow(limit);
             }
             self.drain(learning, turn);
         });
+        self.word.get()
     }
 
     /// Lets an owner change the estimate, and publishes the limits of classes.
-    #[inline]
+    #[inline(always)]
     fn learn(
         &self,
+        owner: &mut Held<'_, A, E>,
         turn: &mut Turn,
         now_ns: u64,
         change: impl FnOnce(&mut Learning<E>, &mut Turn),
     ) {
-        let mut learning = match self.estimate.try_lock() {
-            Ok(learning) => learning,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                debug_assert!(false, "the estimate has two owners");
-                return;
-            }
-        };
+        let learning = owner.value();
         let before = learning.limit;
         learning.now_ns = learning.now_ns.max(now_ns);
-        change(&mut learning, turn);
-        turn.limit = Some(learning.limit);
+        change(learning, turn);
+        turn.limit = learning.limit;
         if let Some(partition) = &self.partition {
             let parts = partition.parts(learning.limit);
-            turn.limit = Some(parts.rest());
+            turn.limit = parts.rest();
             if learning.limit != before {
-                self.each_class(|class, line| line.change(|word| word.with_limit(parts.of(class))));
+                self.each_class(|class, word| word.with_limit(parts.of(class)));
             }
         }
     }
 
     /// Learns from one note, and counts it.
-    #[inline]
+    #[inline(always)]
     fn settle(&self, learning: &mut Learning<E>, turn: &mut Turn, note: Note) {
         turn.notes += 1;
         if let Some(sample) = note.sample() {
@@ -406,56 +402,73 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         }
     }
 
+    #[inline(never)]
+    fn settle_later(&self, learning: &mut Learning<E>, turn: &mut Turn, note: Note) {
+        self.settle(learning, turn, note);
+    }
+
     /// Learns from the notes in the ring, up to what one turn may read.
     fn drain(&self, learning: &mut Learning<E>, turn: &mut Turn) {
         while turn.notes < NOTES_PER_TURN {
             let Some(note) = self.ring.take() else { return };
-            self.settle(learning, turn, note);
+            self.settle_later(learning, turn, note);
         }
         if self.ring.waiting() > 0 {
             turn.marks |= LEFT;
         }
     }
 
-    fn each_class(&self, each: impl Fn(usize, &Line<A>)) {
-        self.classes.iter().enumerate().for_each(|(class, line)| each(class, line));
+    fn each_class(&self, next: impl Fn(usize, Word) -> Word) {
+        for (class, Class(word)) in self.classes.iter().enumerate() {
+            change(word.get(), |word| next(class, word), |from, to| word.replace(from, to));
+        }
     }
 
     /// Sets the share. Parts of a larger share are all as large or larger, so whichever class is
     /// changed first, at no moment do they sum to more than the larger of the two.
     pub(super) fn set_share(&self, share: u32) {
         let _alone = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(partition) = &self.partition else {
-            return self.line.change(|word| word.with_share(share));
-        };
-        let parts: Parts = partition.parts(share.min(PERMITS_MAX));
-        self.line.change(|word| word.with_share(parts.rest()));
-        self.each_class(|class, line| line.change(|word| word.with_share(parts.of(class))));
+        let parts: Option<Parts> =
+            self.partition.as_ref().map(|partition| partition.parts(share.min(PERMITS_MAX)));
+        let rest = parts.map_or(share, |parts| parts.rest());
+        let replace = |from, to| self.word.replace(from, to);
+        change(self.word.get(), |word| word.with_share(rest), replace);
+        if let Some(parts) = parts {
+            self.each_class(|class, word| word.with_share(parts.of(class)));
+        }
     }
 
     /// Has the estimate go on from this limit: now, or by whoever has it.
     pub(super) fn follow(&self, limit: u32, now_ns: u64) {
-        self.line.follow.put(u64::from(limit));
-        if self.line.word.set(FOLLOW | OWNED) & OWNED == 0 {
-            let mut turn = Turn::default();
-            self.look_again(&mut turn, now_ns);
-            self.leave(turn, now_ns);
+        self.follow.put(u64::from(limit));
+        let mut bits = self.word.get();
+        loop {
+            let next = bits | FOLLOW;
+            let swapped = if bits & OWNED != 0 {
+                self.word.replace(bits, next)
+            } else {
+                let owned = self.word.own(bits, next);
+                owned.map(|owner| self.tend_ring(owner, next, now_ns))
+            };
+            match swapped {
+                Ok(()) => return,
+                Err(now) => bits = now,
+            }
         }
     }
 
     /// Looks at the estimate, unless somebody has it.
     pub(super) fn with_estimate<T>(&self, look: impl FnOnce(&E) -> T) -> Option<T> {
-        if self.line.word.set(OWNED) & OWNED != 0 {
-            return None;
-        }
-        let looked = self.estimate.try_lock().ok().map(|learning| look(&learning.estimate));
-        self.leave(Turn::default(), 0);
-        looked
+        let bits = self.word.get();
+        let mut owner = self.word.own(bits, bits).ok()?;
+        let looked = look(&owner.value().estimate);
+        self.tend_ring(owner, bits, 0);
+        Some(looked)
     }
 
     /// Whether a sample has come since this was last asked.
     pub(super) fn take_sampled(&self) -> bool {
-        self.line.word.clear(SAMPLED) & SAMPLED != 0
+        self.word.clear(SAMPLED) & SAMPLED != 0
     }
 
     /// In flight, limit and share, as one reading if the gate has no classes.
@@ -468,11 +481,11 @@ impl<A: Atom, E: Estimate> Places<A, E> {
     /// flight is reported as it is.
     pub(super) fn snapshot(&self) -> Word {
         if self.classes.is_empty() {
-            return self.line.word();
+            return Word::from_bits(self.word.get());
         }
         let mut words = [Word::new(0); CLASSES_MAX + 1];
         let count = self.classes.len() + 1;
-        words.iter_mut().zip(self.lines()).for_each(|(word, line)| *word = line.word());
+        words.iter_mut().zip(self.words()).for_each(|(word, read)| *word = read);
         let words = &words[..count];
         let sum = |of: &dyn Fn(Word) -> u32| words.iter().map(|&word| of(word)).sum::<u32>();
         let is_above = words.iter().any(|word| word.in_flight() > word.share());
@@ -496,19 +509,21 @@ impl<A: Atom, E: Estimate> Places<A, E> {
 /// What one owner has read and found.
 #[derive(Default)]
 struct Turn {
-    notes: u64,
-    /// The limit of the places of all, once something has been read.
-    limit: Option<u32>,
+    notes: usize,
+    /// The limit of the places of all.
+    limit: u32,
     /// Marks to set when the estimate is given back.
     marks: u64,
 }
 
-const OWNED: u64 = 1 << 60;
-const LEFT: u64 = 1 << 61;
-const SAMPLED: u64 = 1 << 62;
-const FOLLOW: u64 = 1 << 63;
+/// An owner of the estimate.
+type Held<'a, A, E> = Owner<'a, A, Learning<E>>;
+
+const LEFT: u64 = 1 << 60;
+const SAMPLED: u64 = 1 << 61;
+const FOLLOW: u64 = 1 << 62;
 const MARKS: u64 = OWNED | LEFT | SAMPLED | FOLLOW;
 const _: () = assert!(Word::new(PERMITS_MAX).to_bits() & MARKS == 0, "marks stand above the word");
 
 /// How many notes an owner reads before it gives the estimate back: as many as wait at most.
-pub(super) const NOTES_PER_TURN: u64 = PLACES;
+pub(super) const NOTES_PER_TURN: usize = PLACES;

@@ -15,7 +15,7 @@ pub(super) struct Ring<A> {
     /// How many were ever emptied. Only the reader writes it.
     emptied: Line<A>,
     /// Zero where nothing is.
-    places: [A; PLACES as usize],
+    places: [A; PLACES],
 }
 
 #[repr(align(64))]
@@ -33,7 +33,7 @@ impl<A: Atom> Ring<A> {
         loop {
             // Read after `claimed`: it may be ahead of what we read there, never behind.
             let held = claimed.saturating_sub(self.emptied.0.get());
-            if held >= PLACES {
+            if held >= PLACES as u64 {
                 return false;
             }
             match self.claimed.0.replace(claimed, claimed + 1) {
@@ -63,11 +63,11 @@ impl<A: Atom> Ring<A> {
 
     fn place(&self, number: u64) -> &A {
         #[expect(clippy::cast_possible_truncation, reason = "the remainder is small")]
-        let at = (number % PLACES) as usize;
+        let at = (number % PLACES as u64) as usize;
         &self.places[at]
     }
 }
 
 /// How many notes wait at most. A full ring means that the thread with the estimate was stopped
 /// while so many permits ended; what it would have learned from more of them is little.
-pub(super) const PLACES: u64 = 64;
+pub(super) const PLACES: usize = 64;
