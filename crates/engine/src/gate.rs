@@ -138,8 +138,7 @@ pub struct GateStats {
     pub limit: u32,
     /// The share of a fleet's limit; [`PERMITS_MAX`] without a coordinator.
     pub share: u32,
-    /// How many permits are out. With classes of which one is above its part of a share that has
-    /// fallen: the most that may be out, see [`Gate::snapshot`].
+    /// How many permits are out.
     pub in_flight: u32,
     /// How many permits were given.
     pub acquired: u64,
@@ -266,12 +265,12 @@ impl<C: GateClock> Gate<C> {
     pub fn stats(&self) -> GateStats {
         let inner = &*self.0;
         let (word, ended) = (inner.places.snapshot(), inner.places.ended());
-        let rtt_ns = inner.places.rtt_ns.get();
+        let (in_flight, rtt_ns) = (inner.places.in_flight(), inner.places.rtt_ns.get());
         GateStats {
             limit: word.limit(),
             share: word.share(),
-            in_flight: word.in_flight(),
-            acquired: ended.all + u64::from(word.in_flight()),
+            in_flight,
+            acquired: ended.all + u64::from(in_flight),
             refused: inner.refused.sum(),
             finished: ended.finished,
             ignored: ended.ignored,

@@ -189,6 +189,7 @@ fn a_class_keeps_its_guaranteed_places_whatever_the_others_take() {
     let word = gate.snapshot();
     assert_eq!((word.share(), word.limit()), (4, 10));
     assert_eq!(word.in_flight(), 5 + 1 + 1, "the others may still fill their parts");
+    assert_eq!(gate.stats().in_flight, 5, "and have not");
     let others: Vec<_> = std::iter::from_fn(|| gate.acquire_as(1).ok()).collect();
     assert_eq!(others.len(), 2, "and they can");
     drop((first, others));

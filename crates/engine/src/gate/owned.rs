@@ -14,7 +14,7 @@
 //! is dropped without leaving keeps the mark set, and nobody reaches the value again.
 //!
 //! # Proven by
-//! `tests.rs` beside this file, with memories that break the swap.
+//! `tests.rs` beside this file, whose estimate notices a second owner.
 
 use std::cell::UnsafeCell;
 

@@ -497,6 +497,11 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         Word::from_bits(word.to_bits() + u64::from(in_flight.min(PERMITS_MAX)))
     }
 
+    /// How many permits are out.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.words().map(Word::in_flight).sum()
+    }
+
     /// How permits have ended.
     pub(super) fn ended(&self) -> Ended {
         let Counts { finished, ignored, overloaded, measured: _, lost, lost_ends } = &self.counts;
