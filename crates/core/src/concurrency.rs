@@ -2,8 +2,9 @@
 //!
 //! A gate counts permits in one [`Word`]; beside the count stand the two ceilings it is held to,
 //! the limit that this process inferred ([`learn::Limit`](crate::learn)) and the share that a
-//! coordinator granted. A [`Partition`] divides both among classes. N processes that each infer a limit for one backend would admit N times
-//! its capacity, so each reports to a coordinator, which splits one limit among them.
+//! coordinator granted. A [`Partition`] divides both among classes. N processes that each infer a
+//! limit for one backend would admit N times its capacity, so each reports to a coordinator, which
+//! splits one limit among them.
 //!
 //! Two machines, and nothing else: [`Members`] is a pure step over what is remembered of a fleet,
 //! which any store runs; [`Member`] is a node's side of it. They exchange [`Report`], [`Grant`] and

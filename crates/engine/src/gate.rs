@@ -124,7 +124,7 @@ pub struct Refused {
 /// What may be worth an early report to a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// What is in flight has fallen below the share, which it was not below before.
+    /// What is in flight has fallen to the share, which it was above.
     Drained,
     /// A caller was refused.
     Refused,
@@ -356,7 +356,8 @@ impl<C: GateClock> Inner<C> {
             retry: rtt.max(RETRY_MIN),
             limit: not.word.ceiling(),
             in_flight: not.word.in_flight(),
-            is_fenced: !not.is_full,
+            // Without a share the fence was not even looked at.
+            is_fenced: !not.is_full || not.word.share() == 0 && !self.may(),
         }
     }
 
@@ -384,7 +385,7 @@ impl<C: GateClock> Inner<C> {
         };
         let Taken { whose, in_flight, ceiling } = taken;
         let before = self.places.give(whose, Note { kind, rtt_ns, in_flight, ceiling }, now_ns);
-        if before.in_flight() == before.share() {
+        if before.in_flight() == before.share() + 1 {
             self.tell(Event::Drained);
         }
     }
