@@ -9,9 +9,7 @@ use std::time::Duration;
 use admittance::concurrency::{FleetRules, Grant, Leave, MemberRules, Node, Outage, Report};
 use admittance::gate::{FleetGate, FleetSettings, Gate, LimitRules};
 use admittance::two_tier::ManualLeaseClock;
-use admittance::{
-    Coordinator, CoordinatorError, ManualClock, MemoryCoordinator, Micros, Span, StoreError,
-};
+use admittance::{Coordinator, CoordinatorError, ManualClock, MemoryCoordinator, Span, StoreError};
 
 /// A coordinator that can be cut off.
 struct Line {

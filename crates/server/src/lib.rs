@@ -27,6 +27,8 @@ mod escrow;
 mod fleet;
 mod grpc;
 mod health;
+mod lease_id;
+mod leases;
 mod peers;
 mod secret;
 mod serve;
@@ -38,13 +40,14 @@ pub use config::{
     RateConfig, Report, Rule, StoreConfig, TierConfig,
 };
 pub use fleet::FleetSecret;
+pub use leases::{Heard, Lease};
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
     serve_fleet,
 };
 pub use service::{
-    BATCH_MAX, KEY_MAX, Known, Lent, Operation, Policy, Refusal, Service, SharedClock, Stopped,
-    cost,
+    Admitted, Axis, BATCH_MAX, Instance, KEY_MAX, Known, Lent, Operation, Policy, Refusal, SWEEP,
+    Service, SharedClock, Stopped, Unservable, cost,
 };
-pub use store::AnyStore;
+pub use store::{AnyFleet, AnyStore};

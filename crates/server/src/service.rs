@@ -32,6 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod admit;
 mod lend;
 mod many;
 mod rate;
@@ -42,6 +43,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use admittance::concurrency::Node;
 use admittance::two_tier::{Leasing, TwoTier};
 use admittance::{
     Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded, Invalid,
@@ -52,9 +54,12 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, PolicyConfig, RateConfig, TierConfig, quoted};
 use crate::escrow::Escrow;
+use crate::leases::Leases;
 use crate::peers::Peers;
-use crate::store::AnyStore;
+use crate::store::{AnyFleet, AnyStore};
 
+use self::admit::Gated;
+pub use self::admit::{Admitted, Axis, SWEEP};
 pub use self::lend::{Lent, Stopped};
 use self::rate::{Here, Rate, Unanswered};
 
@@ -79,12 +84,58 @@ pub struct Service {
     /// Names what goes back of what was lent there.
     lent: AtomicU64,
     incarnation: u64,
+    /// The permits that clients hold.
+    leases: Leases,
 }
 
 /// One policy, ready to decide.
 pub struct Policy {
     config: PolicyConfig,
     rate: Option<Rate>,
+    gate: Option<Gated>,
+}
+
+/// Which instance of a service this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// A name that no other instance has at the same time.
+    pub node_id: String,
+}
+
+/// The host's name, if the environment has it, and the process's number.
+impl Default for Instance {
+    fn default() -> Self {
+        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "localhost".into());
+        Self { node_id: format!("{host}#{}", std::process::id()) }
+    }
+}
+
+impl Instance {
+    /// As a node of a fleet, in an incarnation of its own.
+    fn node(&self) -> Node {
+        let incarnation = std::hash::RandomState::new().hash_one(&self.node_id);
+        let named = Node::new(&self.node_id, incarnation);
+        named.or_else(|_| Node::new("unnamed", incarnation)).expect("a plain name")
+    }
+}
+
+/// Why a service cannot be made of a configuration and a store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unservable {
+    /// Something cannot be kept exact.
+    #[error("{0}")]
+    Invalid(#[from] Invalid),
+    /// A policy's instances share one limit, and do not meet in this store.
+    #[error(
+        "policy {} has distributedConcurrency, which needs a store that instances share; use \
+         --store redis://… or postgres://…, or concurrency for one instance",
+        quoted(policy)
+    )]
+    NoFleet {
+        /// The policy.
+        policy: String,
+    },
 }
 
 /// What can be asked of a policy.
@@ -147,6 +198,12 @@ pub enum Refusal {
         /// Why it could not.
         error: StoreError,
     },
+    /// The lease is held by another instance, which cannot be reached.
+    #[error("the lease is held elsewhere, which cannot be reached now: {}", why(error))]
+    Relay {
+        /// Why not.
+        error: StoreError,
+    },
     /// The batch is too long.
     #[error("the batch has {length} keys; the most is {BATCH_MAX}")]
     BatchTooLong {
@@ -173,8 +230,13 @@ impl Service {
         // Policies with a tier lend and borrow within this process: what they do elsewhere.
         let memory = AnyStore::new(Memory::new(Arc::clone(&clock)));
         let settings = GuardSettings { clock: Arc::new(Arc::clone(&clock)), ..Default::default() };
-        let mut service = Self::empty();
+        let node = Instance::default().node();
+        let mut service = Self::empty(Arc::clone(&clock), None);
         for policy in &config.policies {
+            let gate = policy.concurrency.as_ref().map(|gate| {
+                let gated = Gated::here(config, policy, gate, &clock, &node);
+                gated.expect("the reader has built it once")
+            });
             let clock = Arc::clone(&clock);
             let rate =
                 policy.rate.as_ref().map(|rate| match (&rate.escrow, rate.tier.is_strict()) {
@@ -188,14 +250,15 @@ impl Service {
                         rate.expect("the reader has built it once")
                     }
                 });
-            service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), rate });
+            let policy = Policy { config: policy.clone(), rate, gate };
+            service.policies.insert(policy.name().to_owned(), policy);
         }
         // What stands before this process's memory is nobody's concern: it always answers.
         service.guards.clear();
         service
     }
 
-    fn empty() -> Self {
+    fn empty(clock: SharedClock, relay: Option<AnyFleet>) -> Self {
         Self {
             policies: BTreeMap::new(),
             guards: BTreeMap::new(),
@@ -203,6 +266,7 @@ impl Service {
             stopped: watch::Sender::default(),
             lent: AtomicU64::new(0),
             incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
+            leases: Leases::new(clock, relay),
         }
     }
 
@@ -210,19 +274,46 @@ impl Service {
     /// be made within a tokio runtime, where the store is probed.
     ///
     /// # Errors
-    /// A share that cannot be kept exact; a configuration that was read has none.
+    /// A share that cannot be kept exact; a configuration that was read has none. A policy whose
+    /// instances share one limit, in a store where they do not meet.
     pub fn on_store(
         config: &Config,
         store: &AnyStore,
         settings: &GuardSettings,
-    ) -> Result<Self, Invalid> {
-        let mut service = Self::empty();
+    ) -> Result<Self, Unservable> {
+        Self::on_store_as(&Instance::default(), config, store, settings)
+    }
+
+    /// The same for an instance with a name of its own.
+    ///
+    /// # Errors
+    /// As [`on_store`](Self::on_store).
+    pub fn on_store_as(
+        instance: &Instance,
+        config: &Config,
+        store: &AnyStore,
+        settings: &GuardSettings,
+    ) -> Result<Self, Unservable> {
+        let node = instance.node();
+        let clock: SharedClock = Arc::new(Arc::clone(&settings.clock));
+        let mut service = Self::empty(Arc::clone(&clock), store.fleet());
         for policy in &config.policies {
+            let gate = match (&policy.concurrency, store.fleet()) {
+                (Some(gate), Some(fleet)) => {
+                    Some(Gated::there(config, policy, gate, fleet, &node)?)
+                }
+                (Some(gate), None) if gate.fleet.is_some() => {
+                    return Err(Unservable::NoFleet { policy: policy.name.clone() });
+                }
+                (Some(gate), None) => Some(Gated::here(config, policy, gate, &clock, &node)?),
+                (None, _) => None,
+            };
             let rate = match &policy.rate {
                 Some(rate) => Some(service.in_store(config, policy, rate, store, settings)?),
                 None => None,
             };
-            service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), rate });
+            let policy = Policy { config: policy.clone(), rate, gate };
+            service.policies.insert(policy.name().to_owned(), policy);
         }
         Ok(service)
     }
@@ -265,6 +356,11 @@ impl Service {
     /// Gives back what this process holds of shared limits. To be called when no more requests
     /// come.
     pub async fn close(&self) {
+        for policy in self.policies.values() {
+            if let Some(gate) = &policy.gate {
+                gate.close().await;
+            }
+        }
         let mut closing = JoinSet::new();
         for policy in self.policies.values() {
             if let Some(Rate::Tiered(tier)) = &policy.rate {
@@ -402,7 +498,9 @@ impl Policy {
 
     /// The rate axis, for an operation on it alone.
     fn rate(&self, operation: Operation) -> Result<&Rate, Refusal> {
-        self.rate.as_ref().ok_or_else(|| self.cannot(operation))
+        // A request to a policy that limits concurrency too must hold its place: it is admitted.
+        let rate = self.rate.as_ref().filter(|_| self.gate.is_none());
+        rate.ok_or_else(|| self.cannot(operation))
     }
 
     fn cannot(&self, operation: Operation) -> Refusal {

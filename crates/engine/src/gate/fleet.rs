@@ -136,7 +136,7 @@ impl<C: GateClock + 'static> FleetGate<C> {
         let (closing, closed) = watch::channel(false);
         let member = Member::new(settings.node.clone(), settings.member);
         let reporter = Arc::new(Reporter { coordinator, settings });
-        let mut driver =
+        let driver =
             Driver { gate: gate.clone(), reporter, member, clock, shared: Arc::clone(&shared) };
         // Before the first grant the choice for an outage holds.
         driver.stand();
@@ -323,7 +323,11 @@ where
                     None => self.gate.unfence(),
                 }
             }
-            Standing::Closed => self.gate.fence_at(Micros::ZERO),
+            Standing::Closed => {
+                // A thread that has looked at the old fence must not take a place now: no share.
+                self.gate.set_share(0);
+                self.gate.fence_at(Micros::ZERO);
+            }
             Standing::Alone => {
                 self.gate.set_share(PERMITS_MAX);
                 self.gate.unfence();
@@ -342,6 +346,12 @@ where
     async fn leave(mut self) -> Result<(), StoreError> {
         // Nothing is admitted from here on; then what is in flight is read.
         self.gate.set_share(0);
+        if self.reporter.settings.rules.max_hold == Span::ZERO
+            && let Some(call) = self.shared.on_fenced.get()
+        {
+            // Nothing is kept for work that still runs: it must not.
+            call();
+        }
         let leave = self.member.leave(self.gate.snapshot());
         let Reporter { coordinator, settings } = &*self.reporter;
         let left = coordinator.leave(&settings.fleet, &leave);
