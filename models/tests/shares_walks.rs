@@ -63,7 +63,7 @@ struct Walked {
 fn walk_along(setting: &Setting, dice: &mut Dice) -> Walked {
     let mut fleet = Fleet::new(setting);
     let mut walked = Walked { trace: Vec::new(), broken: None, full: 0 };
-    let patience = 3 + dice.below(30);
+    let (patience, is_prompt) = (3 + dice.below(30), dice.below(2) == 0);
     let mut steps = Vec::new();
     while walked.trace.len() < 400 {
         steps.clear();
@@ -74,6 +74,10 @@ fn walk_along(setting: &Setting, dice: &mut Dice) -> Walked {
         let mut step = steps[dice.below(steps.len())];
         if step == Step::Wait && dice.below(patience) > 0 {
             step = steps[dice.below(steps.len())];
+        }
+        let deliver = steps.iter().find(|step| matches!(step, Step::Deliver(_)));
+        if let Some(deliver) = deliver.filter(|_| is_prompt && dice.below(4) > 0) {
+            step = *deliver;
         }
         let acquire = steps.iter().find(|step| matches!(step, Step::Acquire(_)));
         if let Some(acquire) = acquire.filter(|_| dice.below(3) == 0) {
