@@ -65,6 +65,20 @@ pub struct NodeState {
     reported: u32,
 }
 
+impl NodeState {
+    /// Work ends that has lasted as long as it may, and all of it when the node is fenced, if the
+    /// application sees to that.
+    fn end_work(&mut self, setting: &Setting, place: usize, now: u64, seen: &mut Seen) {
+        let is_fenced = self.member.is_fenced_anew(setting.clocks[place].read(now));
+        seen.is_fenced |= is_fenced && !self.work.is_empty();
+        let is_aborted = is_fenced && setting.aborts;
+        while self.work.first().is_some_and(|end| *end <= now || is_aborted) {
+            self.work.remove(0);
+            self.word = self.word.release();
+        }
+    }
+}
+
 impl Fleet {
     /// The fleet before anything has happened.
     #[must_use]
@@ -293,6 +307,7 @@ impl Fleet {
                 let (beat, grant) = twist::received(setting, &beat, grant, now, &mut self.made_up);
                 let applied = self.nodes[place].member.apply(&beat, &grant, now);
                 seen.is_eager |= applied.is_some_and(|applied| applied.is_eager);
+                self.nodes[place].end_work(setting, place, self.now, seen);
             }
             Message::Leave(leave) => {
                 let now = setting.store_at(self.now, self.back);
@@ -371,14 +386,8 @@ impl Fleet {
         self.now = now;
         self.orphans.retain(|end| *end > now);
         self.replaced.retain(|(until, _)| *until > now);
-        for (node, clock) in self.nodes.iter_mut().zip(&setting.clocks) {
-            let is_fenced = node.member.is_fenced_anew(clock.read(now));
-            seen.is_fenced |= is_fenced && !node.work.is_empty();
-            let is_aborted = is_fenced && setting.aborts;
-            while node.work.first().is_some_and(|end| *end <= now || is_aborted) {
-                node.work.remove(0);
-                node.word = node.word.release();
-            }
+        for (place, node) in self.nodes.iter_mut().enumerate() {
+            node.end_work(setting, place, now, seen);
         }
     }
 

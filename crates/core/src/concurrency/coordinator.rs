@@ -479,7 +479,10 @@ impl Members {
         let reserved = others.map(|(_, record)| record.reserve(self.rules.handoff));
         let room = reserved.fold(self.limit, u32::saturating_sub);
         let has = self.records.get(reporter).map_or(0, |record| record.share);
-        target.min(room.max(has.min(self.equal_part(reporter))))
+        // Of all that are remembered, not only of those that are heard: what one that is not heard
+        // has is still out, and it may come back for a part of its own.
+        let kept = has.min(part(self.limit, self.records.keys(), reporter));
+        target.min(room.max(kept))
     }
 
     fn commit(&mut self, reporter: &Node, share: u32) -> Record {

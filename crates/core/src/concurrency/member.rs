@@ -86,6 +86,8 @@ pub struct Member {
     has_left: bool,
     /// Whether the end of the present grant has been told.
     is_fence_told: bool,
+    /// Whether the epoch of the grant before the present one is gone, and that is not told yet.
+    is_epoch_gone: bool,
     /// Whether a report has gone unanswered since the present grant.
     is_lost: bool,
     /// What the last report said was in flight.
@@ -114,6 +116,7 @@ impl Member {
             held: None,
             has_left: false,
             is_fence_told: false,
+            is_epoch_gone: false,
             is_lost: false,
             reported: 0,
         }
@@ -151,6 +154,8 @@ impl Member {
         let (epoch, generation) = (grant.epoch, grant.generation);
         let is_same = |held: Held| (held.epoch, held.generation) == (epoch, generation);
         let is_new = !self.held.is_some_and(is_same);
+        // Nobody remembers what was granted in another epoch, nor keeps it for what still runs.
+        self.is_epoch_gone |= self.held.is_some_and(|held| held.epoch != epoch);
         self.held = Some(Held { sequence, epoch, generation, share, fair, until });
         (self.is_fence_told, self.is_lost) = (false, false);
         let is_eager = self.rules.eager && (is_new || share < fair);
@@ -197,12 +202,14 @@ impl Member {
         self.held.filter(|_| self.rules.fence).map(|held| held.until)
     }
 
-    /// Whether the grant has ended by `now`, told once: what still runs should be aborted.
+    /// Whether the grant has ended by `now`, or the epoch of the one before it is gone; told once.
+    /// What still runs should be aborted.
     pub fn is_fenced_anew(&mut self, now: Micros) -> bool {
         let is_over = self.held.is_some_and(|held| self.is_over(&held, now));
-        let is_anew = is_over && !self.is_fence_told && !self.has_left;
-        self.is_fence_told |= is_anew;
-        is_anew
+        let is_anew = is_over && !self.is_fence_told;
+        self.is_fence_told |= is_over;
+        let is_gone = core::mem::take(&mut self.is_epoch_gone);
+        (is_anew || is_gone) && !self.has_left
     }
 
     /// Leaves. Nothing may be admitted from before `word` is read.
