@@ -179,7 +179,7 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     let _ = writeln!(text, "policies ({from}):");
     for policy in config.policies.iter().take(POLICIES_SHOWN_MAX) {
         let name = shown::printable(&policy.name);
-        let _ = writeln!(text, "  {name}: {}{}", kind(policy), policy.rule);
+        let _ = writeln!(text, "  {name}: {}", kind(policy));
     }
     if config.policies.len() > POLICIES_SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", config.policies.len() - POLICIES_SHOWN_MAX);
@@ -194,15 +194,17 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     text
 }
 
-/// What a policy is beside its rule.
-const fn kind(policy: &PolicyConfig) -> &'static str {
-    match policy.tier {
-        _ if policy.escrow.is_some() => "fairEscrow over ",
+/// What a policy limits, and how.
+fn kind(policy: &PolicyConfig) -> String {
+    let Some(rate) = &policy.rate else { return String::new() };
+    let before = match rate.tier {
+        _ if rate.escrow.is_some() => "fairEscrow over ",
         TierConfig::CachedDeny => "cached-deny before ",
         TierConfig::Leased(_) => "leased from ",
         TierConfig::Federated(_) => "federated ",
         _ => "",
-    }
+    };
+    format!("{before}{}", rate.rule)
 }
 
 /// How long the first connection may hold up the start.

@@ -90,6 +90,8 @@ pub enum Parameter {
     MaxKeys,
     /// How many credits are leased at once.
     Quantum,
+    /// The percentages of a limit that classes are guaranteed.
+    Guaranteed,
     /// The lowest limit that is inferred.
     MinLimit,
     /// The highest limit that is inferred.
@@ -129,6 +131,7 @@ impl fmt::Display for Parameter {
             Self::DifferentWeights => "different weights",
             Self::MaxKeys => "maxKeys",
             Self::Quantum => "quantum",
+            Self::Guaranteed => "guaranteed",
             Self::MinLimit => "minLimit",
             Self::MaxLimit => "maxLimit",
             Self::InitialLimit => "initialLimit",

@@ -34,8 +34,8 @@ mod service;
 mod store;
 
 pub use config::{
-    Config, Defaults, EscrowConfig, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig,
-    TierConfig,
+    Config, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, Place, PolicyConfig, Problem,
+    RateConfig, Report, Rule, StoreConfig, TierConfig,
 };
 pub use fleet::FleetSecret;
 pub use secret::{Coded, KeySecret, SecretTooShort};
