@@ -50,6 +50,7 @@ pub mod concurrency;
 mod demand;
 mod faults;
 mod fleet;
+pub mod knee;
 mod ledger;
 mod network;
 mod node;

@@ -2,6 +2,73 @@
 //!
 //! A [`Limit`] is told what each piece of work showed, a [`Sample`], and says how many may be in
 //! flight. It has no clock and no timer: everything happens when work settles.
+//!
+//! # Laws
+//! The **baseline** is how long work takes without load: the least time of the last `rtt_window`
+//! samples that finished. What failed, and what took no time that the clock could tell, is not
+//! among them.
+//! - **gradient2**: `gradient = clamp(tolerance · baseline / time, 0.5, 1)`, 0.5 on overload, 1 for
+//!   a time of zero; `new = estimate · gradient + √estimate`; the estimate moves to
+//!   `(1 − smoothing) · estimate + smoothing · new`.
+//! - **AIMD**: `estimate · backoff_ratio` on overload or if the time is above `tolerance ·
+//!   baseline`, `estimate + 1` otherwise.
+//! - **fixed**: the initial limit, for ever.
+//!
+//! The estimate stays between `min` and `max`; the limit is the estimate rounded down. A sample
+//! taken when fewer than half the places of the ceiling were used makes nothing grow. A time above
+//! `rtt_max` is an overload, however the work ended.
+//!
+//! A **recalibration**, if the rules have one, clamps the limit every so often until so many
+//! samples have settled; the least time of those is the baseline then, and the estimate goes on
+//! from where it was.
+//!
+//! # Two presets
+//! [`LimitRules::seed_defaults`] is gradient2 as it stands above, with a tolerance of 2. Where
+//! places are always taken, the least of the last samples is itself the time of a queue: the
+//! baseline follows the limit and the limit runs to its maximum. Where lengths vary much, the
+//! least is far below the mean, every sample looks like congestion, and the limit stays at its
+//! minimum.
+//!
+//! [`LimitRules::stable`] is gradient2 with both guards. Means of windows take the place of single
+//! samples, and the baseline is measured in short dips of the limit to three quarters: the limit
+//! grows while throughput grows with it and rests a tenth above the knee. An `rtt_max` keeps a
+//! backend that only times out, always after the same time, from looking healthy; no comparison
+//! could tell. Set it to what nobody waits for.
+//!
+//! # Guarantee
+//! - No input makes a limit panic, become NaN or leave `min` to `max`, except that a
+//!   recalibration's clamp may lie below `min`.
+//! - What is ignored changes nothing; what is idle makes nothing grow.
+//! - **stable**, in front of a backend with 4 to 300 places, FIFO or shared, whose work always
+//!   takes the same time, varies by a fifth or is exponential, and callers who want more than it
+//!   can do: the limit settles within 25 % of the knee with at least 95 % of the best throughput
+//!   and less than twice the no-load 99th percentile. Within 15,000 samples it follows when the
+//!   places halve or double, and when work takes 25 % longer or shorter for good. These are
+//!   measured, from seeds, not proven; where one request in ten takes twenty times as long, some
+//!   runs take longer than 90,000 samples to get there.
+//! - A backend with fewer places than `min` is not protected: the limit stays near `min`.
+//!
+//! # Proven by
+//! `tests/limit.rs`: the formulas against a second writing, the traces that lead such limits
+//! astray, and mutants. `sim/tests/knee.rs` closes the loop over simulated queues.
+//!
+//! # Example
+//! ```
+//! use admittance_core::learn::{Ending, Limit, LimitRules, Sample};
+//!
+//! let mut limit = Limit::new(LimitRules::stable())?;
+//! assert_eq!(limit.limit(), 4);
+//! // Twenty places, a millisecond each, and always one more caller than the limit lets through.
+//! for now_ns in 0..20_000 {
+//!     let in_flight = limit.limit();
+//!     let rtt_ns = 50_000 * u64::from(in_flight.max(20));
+//!     let (ceiling, ending) = (in_flight, Ending::Finish);
+//!     limit.settle(Sample { rtt_ns, in_flight, ceiling, ending }, now_ns);
+//! }
+//! assert!((16..=24).contains(&limit.limit()), "{:?}", limit.stats());
+//! # Ok::<(), admittance_core::Invalid>(())
+//! ```
+
 mod minimum;
 mod rules;
 mod sampled;
@@ -150,13 +217,7 @@ impl Limit {
         match &mut self.law {
             Law::Fixed => {}
             Law::Sampled(law) => self.limit = next.min(law.clamp()),
-            Law::Windowed(law) => {
-                let before = self.limit;
-                self.limit = law.limit(&self.rules, self.estimate);
-                if self.limit != before {
-                    law.open(before, self.limit);
-                }
-            }
+            Law::Windowed(law) => self.limit = law.limit(&self.rules, self.estimate),
         }
     }
 

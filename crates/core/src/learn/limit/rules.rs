@@ -3,9 +3,8 @@
 use crate::concurrency::PERMITS_MAX;
 use crate::{Invalid, Parameter, Span};
 
-/// How a limit is inferred. The fields are the parameters of the formulas in [`Limit`].
-///
-/// [`Limit`]: super::Limit
+/// How a limit is inferred. The fields are the parameters of the formulas beside
+/// [`Limit`](super::Limit).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitRules {
     /// Which law moves the limit.
@@ -66,7 +65,7 @@ pub struct ThroughputGuard {
 
 impl ThroughputGuard {
     /// What the `stable` preset has.
-    pub const STABLE: Self = Self { window: 100, precision: 0.05, every: 8, dip: 0.75 };
+    pub const STABLE: Self = Self { window: 100, precision: 0.04, every: 16, dip: 0.75 };
 }
 
 /// Every so often the limit is clamped, so that queues drain and the baseline shows.
@@ -116,7 +115,7 @@ impl LimitRules {
     #[must_use]
     pub const fn stable() -> Self {
         Self {
-            smoothing: 0.5,
+            smoothing: 0.3,
             tolerance: 1.1,
             throughput_guard: Some(ThroughputGuard::STABLE),
             rtt_max: Some(Span::from_secs(10)),
@@ -139,8 +138,8 @@ impl LimitRules {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         self.check_bounds()?;
         let is_fixed = self.algorithm == LimitAlgorithm::Fixed;
-        let window = u64::from(self.rtt_window);
-        crate::invalid::within(Parameter::RttWindow, window, u64::from(Self::RTT_WINDOW_MAX))?;
+        let is_window = (1..=Self::RTT_WINDOW_MAX).contains(&self.rtt_window);
+        ranged(Parameter::RttWindow, is_window, "lie between 1 and 10,000")?;
         ranged(
             Parameter::Smoothing,
             self.smoothing > 0.0 && self.smoothing <= 1.0,
@@ -170,7 +169,7 @@ impl LimitRules {
             ranged(
                 Parameter::Recalibrate,
                 alone,
-                "be off beside a throughput guard, which measures the baseline itself, and with a fixed limit",
+                "be off with a fixed limit and beside a throughput guard",
             )?;
             recalibrate.check()?;
         }
@@ -178,12 +177,10 @@ impl LimitRules {
     }
 
     fn check_bounds(&self) -> Result<(), Invalid> {
-        let (min, max) = (u64::from(self.min), u64::from(self.max));
-        crate::invalid::within(Parameter::MinLimit, min, u64::from(PERMITS_MAX))?;
-        crate::invalid::within(Parameter::MaxLimit, max, u64::from(PERMITS_MAX))?;
-        if max < min {
-            return Err(Invalid::TooSmall { parameter: Parameter::MaxLimit, given: max, min });
-        }
+        let permits = 1..=PERMITS_MAX;
+        ranged(Parameter::MinLimit, permits.contains(&self.min), "lie between 1 and 1,048,575")?;
+        ranged(Parameter::MaxLimit, permits.contains(&self.max), "lie between 1 and 1,048,575")?;
+        ranged(Parameter::MaxLimit, self.max >= self.min, "not be below minLimit")?;
         let is_between = (self.min..=self.max).contains(&self.initial);
         ranged(Parameter::InitialLimit, is_between, "lie between minLimit and maxLimit")
     }
@@ -228,3 +225,6 @@ impl Recalibrate {
 fn ranged(parameter: Parameter, fits: bool, must: &'static str) -> Result<(), Invalid> {
     if fits { Ok(()) } else { Err(Invalid::Unfit { parameter, must }) }
 }
+
+// The messages name them.
+const _: () = assert!(PERMITS_MAX == 1_048_575 && LimitRules::RTT_WINDOW_MAX == 10_000);
