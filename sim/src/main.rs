@@ -1,4 +1,5 @@
 //! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`,
+//! one that shares a limit: `cargo run --release -p admittance-sim -- concurrency --nodes 100`,
 //! or limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`.
 
 mod arguments;
