@@ -1,4 +1,5 @@
 //! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`,
+//! one that shares a limit: `cargo run --release -p admittance-sim -- concurrency --nodes 100`,
 //! or limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`.
 
 mod arguments;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
             report.held()
         }),
         Command::Concurrency(fleet) => share(&fleet),
+        Command::Knee(knee) => Ok(knees(&knee)),
     };
     match held {
         Ok(true) => ExitCode::SUCCESS,
@@ -27,6 +29,18 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs limits in front of backends, and says whether the `stable` preset found every knee.
+fn knees(arguments: &Knee) -> bool {
+    println!("seed {}, {} requests per run\n{HEADING}", arguments.seed, arguments.samples);
+    let mut held = true;
+    for backend in backends() {
+        let both = Both::of(backend, arguments.samples, arguments.seed);
+        println!("{both}");
+        held &= both.held();
+    }
+    held
 }
 
 /// Runs fleets that share a limit, and says whether every bound held.

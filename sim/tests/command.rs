@@ -18,6 +18,23 @@ fn a_run_prints_its_figures_and_exits_with_success() {
 }
 
 #[test]
+fn a_fleet_that_shares_a_limit_prints_its_figures_and_many_a_table() {
+    let fleet = ["concurrency", "--nodes", "10", "--limit", "50", "--seconds", "20", "--seed", "5"];
+    let one = sim(&fleet);
+    let said = String::from_utf8(one.stdout).unwrap();
+    assert_eq!(one.status.code(), Some(0), "{said}");
+    for figure in ["seed 5", "in flight", "utilisation", "reports", "all held"] {
+        assert!(said.contains(figure), "no {figure} in\n{said}");
+    }
+    let many = sim(&[&fleet[..], &["--runs", "3"]].concat());
+    let said = String::from_utf8(many.stdout).unwrap();
+    assert_eq!(said.lines().count(), 5, "a heading, three runs and what they found\n{said}");
+    assert!(said.contains("3 runs, 3 held"), "{said}");
+    let refused = sim(&["concurrency", "--heartbeat", "3000"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn what_is_out_of_range_is_refused_with_the_range() {
     let run = sim(&["lease", "--nodes", "513"]);
     assert_eq!(run.status.code(), Some(2));

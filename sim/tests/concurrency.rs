@@ -114,8 +114,8 @@ fn a_seed_is_one_run() {
 /// is asked for.
 const UTILISATION_MIN: u64 = 9_000;
 
-/// What fleets of ten and a hundred nodes use of a limit: a hundred places a node, so that chance
-/// alone leaves few of them empty.
+/// What fleets of ten and a hundred nodes use of a limit that three times as much is asked of: a
+/// hundred places a node, so that chance alone leaves few of them empty.
 fn saturated<B: Between>(between: B, split: Split, demand: Demand) -> Result<String, String> {
     let mut said = String::new();
     for (nodes, limit) in [(10, 1_000), (100, 10_000)] {
@@ -236,12 +236,12 @@ fn a_sum_of_limits_and_votes_without_samples_do_not_find_it() {
 /// A fleet at a constant limit that nodes join and leave, without handoff: the worst in percent.
 fn without_handoff(seed: u64, faults: Faults) -> Report {
     let setup = Setup {
-        nodes: 4,
+        nodes: 2,
         limits: Limits::Fixed { limit: 100, changes: 0 },
         rules: FleetRules { handoff: false, ..FleetRules::default() },
-        // Sometimes there is little to do, so that little is reported in flight.
-        demand: Demand::Drifting,
-        load_percent: 200,
+        // Mostly there is little to do, so that little is reported in flight.
+        demand: Demand::Bursty,
+        load_percent: 1_000,
         work: Span::from_ms(200),
         faults,
         ..Setup::quiet(seed)
@@ -250,15 +250,15 @@ fn without_handoff(seed: u64, faults: Faults) -> Report {
 }
 
 #[test]
-fn without_handoff_the_excess_is_about_half_the_limit() {
+fn without_handoff_more_than_the_limit_is_in_flight_and_less_than_twice_as_much() {
     let faults = Faults { latency: Span::from_ms(20), leaves: 20, ..Faults::NONE };
     let worst = |faults| seeds().take(long(20)).map(move |seed| without_handoff(seed, faults));
     let most = |faults| worst(faults).map(|report| report.figures.peak_percent).max().unwrap();
     let usual = most(faults);
     let lossy = Faults { loss_ppm: 100_000, slow_ppm: 50_000, crashes: 20, ..faults };
     println!("at most {usual} % of the limit; with loss and crashes {} %", most(lossy));
-    assert!(usual > 100, "handoff would be needless");
-    assert!(usual <= 200, "the excess is bounded");
+    assert!(usual > 110, "handoff would be needless");
+    assert!(usual < 200, "the excess is bounded");
 }
 
 /// That the same runs refute a mutant, by the check that is meant to.

@@ -149,6 +149,7 @@ enum Shape {
     Steady,
     Skewed,
     Drifting,
+    Bursty,
 }
 
 impl Concurrency {
@@ -178,6 +179,7 @@ impl Concurrency {
                 Shape::Steady => Demand::Steady,
                 Shape::Skewed => Demand::Skewed,
                 Shape::Drifting => Demand::Drifting,
+                Shape::Bursty => Demand::Bursty,
             },
             load_percent: self.load,
             servers: self.servers.unwrap_or(servers),

@@ -13,7 +13,7 @@ use super::ledger::Ledger;
 use super::load::{Arrival, Load};
 use super::node::Node;
 use super::report::Report;
-use super::setup::{Limits, Setup};
+use super::setup::Setup;
 use crate::faults;
 use crate::network::Network;
 use crate::queue::Queue;
@@ -444,14 +444,6 @@ impl Store {
                 self.life = self.lives.to_string();
             }
         }
-    }
-}
-
-impl Setup {
-    /// Whether a limit that an operator said can change.
-    #[must_use]
-    pub const fn is_constant(&self) -> bool {
-        matches!(self.limits, Limits::Fixed { changes: 0, .. })
     }
 }
 

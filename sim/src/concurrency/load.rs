@@ -20,6 +20,9 @@ pub(super) struct Load {
     random: Rng,
     demand: Demand,
     nodes: Zipf,
+    /// Which quarter of a second it is, and whether it is one with a burst.
+    burst: u64,
+    is_burst: bool,
     gap_ns: u64,
     now_ns: u64,
     end_ns: u64,
@@ -34,11 +37,13 @@ impl Load {
     pub(super) fn new(setup: &Setup, random: Rng) -> Self {
         let asked = u64::from(setup.room()) * setup.load_percent;
         let spread = setup.work.us() * setup.spread_percent / 100;
-        let is_even = setup.demand == Demand::Steady;
+        let is_even = matches!(setup.demand, Demand::Steady | Demand::Bursty);
         Self {
             random,
             demand: setup.demand,
             nodes: if is_even { Zipf::even(setup.nodes) } else { Zipf::new(setup.nodes) },
+            burst: u64::MAX,
+            is_burst: false,
             gap_ns: (setup.work.us() * 100_000 / asked).max(1),
             now_ns: 0,
             end_ns: setup.seconds * 1_000_000_000,
@@ -54,6 +59,14 @@ impl Load {
         let second = self.now_ns / 1_000_000_000;
         let (gap_ns, moved) = match self.demand {
             Demand::Steady | Demand::Skewed => (self.gap_ns, 0),
+            Demand::Bursty => {
+                let burst = self.now_ns / BURST_NS;
+                if burst != self.burst {
+                    (self.burst, self.is_burst) = (burst, self.random.u8(0..4) == 0);
+                }
+                let gap_ns = if self.is_burst { self.gap_ns } else { BURST_NS / 8 };
+                (gap_ns, 0)
+            }
             Demand::Drifting => {
                 let from_peak = (second % SWING).abs_diff(SWING / 2);
                 (self.gap_ns * 8 / (8 - (7 * from_peak * 2 / SWING)), second / SECONDS_PER_MOVE)
@@ -84,5 +97,7 @@ impl Load {
 
 /// How long the same nodes are asked most.
 const SECONDS_PER_MOVE: u64 = 8;
+/// How long demand that bursts stays as it is.
+const BURST_NS: u64 = 250_000_000;
 /// From one peak of the load to the next, in seconds.
 const SWING: u64 = 32;

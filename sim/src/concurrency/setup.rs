@@ -74,6 +74,8 @@ pub enum Demand {
     /// The same, but the first is another one every eight seconds, and the load goes from an eighth
     /// to all of it and back every thirty-two.
     Drifting,
+    /// From every node alike: in one quarter second of four all of it, and next to nothing else.
+    Bursty,
 }
 
 /// What goes wrong in a run, and how often.

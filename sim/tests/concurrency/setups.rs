@@ -42,9 +42,10 @@ pub(crate) fn hostile(seed: u64) -> Setup {
         member: MemberRules { outage: Outage::FailClosed, fence: true, eager: random.bool() },
         heartbeat: Span::from_ms(heartbeat),
         debounce: Span::from_ms(random.u64(1..=50)),
-        demand: match random.u8(0..3) {
+        demand: match random.u8(0..4) {
             0 => Demand::Steady,
             1 => Demand::Skewed,
+            2 => Demand::Bursty,
             _ => Demand::Drifting,
         },
         load_percent: random.u64(100..=400),
