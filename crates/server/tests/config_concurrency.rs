@@ -101,17 +101,17 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "{ concurrency: 3 }",
-            "f:2:20: limiters.p.concurrency: a number where a map belongs; write concurrency: { \
+            "f:2:21: limiters.p.concurrency: a single value where a map belongs; write concurrency: { \
              maxLimit: 8 }",
         ),
         ("{ concurrency: { minLimit: 9, maxLimit: 3 } }", "f:2:8: limiters.p.concurrency: "),
         (
             "{ concurrency: { maxLimit: 2000000 } }",
-            "f:2:32: limiters.p.concurrency.maxLimit: 2000000 is too large; the most is 1048575",
+            "f:2:33: limiters.p.concurrency.maxLimit: 2000000 is too large; the most is 1048575",
         ),
         (
             "{ distributedConcurrency: { heartbeatMs: 1000, leaseTtl: 1s } }",
-            "f:2:62: limiters.p.distributedConcurrency.leaseTtl: must be longer than a heartbeat",
+            "f:2:63: limiters.p.distributedConcurrency.leaseTtl: must be longer than a heartbeat",
         ),
         (
             "{ concurrency: {}, distributedConcurrency: {} }",
@@ -119,11 +119,11 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "{ strategy: gcra, limit: 5, period: 1h, leaseTtl: 3s }",
-            "f:2:53: limiters.p.leaseTtl: only a policy with concurrency holds permits for a time",
+            "f:2:56: limiters.p.leaseTtl: only a policy with concurrency holds permits for a time",
         ),
         (
             "{ concurrency: {}, leaseTtl: 10ms }",
-            "f:2:32: limiters.p.leaseTtl: \"10ms\" is out of range; write one from 100ms to 1h",
+            "f:2:35: limiters.p.leaseTtl: \"10ms\" is out of range; write one from 100ms to 1h",
         ),
         (
             "{ concurrency: {}, limit: 5 }",

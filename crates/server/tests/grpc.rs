@@ -249,10 +249,6 @@ async fn what_is_not_served_says_unimplemented() {
     assert_eq!(refused.code(), Code::Unimplemented);
     assert_eq!(refused.message(), "policy \"api\" does not support admit");
     assert_eq!(client.admit(admit("no")).await.expect_err("refused").code(), Code::NotFound);
-    let refused = client.release(v1::ReleaseRequest::default()).await.expect_err("refused");
-    assert_eq!(refused.code(), Code::Unimplemented);
-    let refused = client.heartbeat(v1::HeartbeatRequest::default()).await.expect_err("refused");
-    assert_eq!(refused.code(), Code::Unimplemented);
     let mut monitor = MonitorClient::new(live.channel().await);
     let refused = monitor.get_snapshot(v1::GetSnapshotRequest {}).await.expect_err("refused");
     assert_eq!(refused.code(), Code::Unimplemented);
@@ -325,4 +321,46 @@ async fn stopping_an_idle_service_does_not_wait() {
     assert_eq!(done, Drained::Whole, "its time was not over");
     let refused = try_check(&mut client, "api", "k", 1).await.expect_err("it is gone");
     assert_eq!(refused.code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_place_is_admitted_kept_and_released_over_the_door() {
+    let live = Live::with(
+        "limiters:\n  single: { concurrency: { minLimit: 1, maxLimit: 1 } }\n  unified: { \
+         strategy: gcra, limit: 1, period: 1h, concurrency: { minLimit: 2, maxLimit: 2 } }\n",
+    )
+    .await;
+    let mut client = live.client().await;
+    let admit = |policy: &str, cost| {
+        let (policy, key) = (policy.into(), "k".into());
+        v1::AdmitRequest { policy, key, cost, ..Default::default() }
+    };
+    let held = client.admit(admit("single", 0)).await.expect("a reply").into_inner();
+    assert_eq!((held.lease_id.len(), held.binding_axis.as_str()), (64, ""));
+    assert!(held.decision.expect("a decision").allowed && held.lease_expires_at > 0);
+    let denied = client.admit(admit("single", 1)).await.expect("a reply").into_inner();
+    assert_eq!((denied.lease_id.as_str(), denied.binding_axis.as_str()), ("", "concurrency"));
+    assert_eq!((denied.lease_expires_at, denied.policy_denied), (0, false));
+    assert!(denied.decision.expect("a decision").retry_after_ms >= 1);
+    let lease_ids = vec![held.lease_id.clone(), "unknown".into()];
+    let heard = client.heartbeat(v1::HeartbeatRequest { lease_ids }).await.expect("a reply");
+    let heard = heard.into_inner();
+    assert_eq!(heard.live_ids, [held.lease_id.clone()]);
+    assert_eq!(heard.reclaimed_ids, ["unknown"]);
+    for _ in 0..2 {
+        let release = v1::ReleaseRequest { lease_id: held.lease_id.clone(), dropped: false };
+        client.release(release).await.expect("a release that counts once");
+    }
+    assert!(
+        !client.admit(admit("single", 1)).await.expect("a reply").into_inner().lease_id.is_empty()
+    );
+    assert!(
+        client.admit(admit("unified", 1)).await.expect("a reply").into_inner().decision.is_some()
+    );
+    let denied = client.admit(admit("unified", 1)).await.expect("a reply").into_inner();
+    assert_eq!(denied.binding_axis, "rate");
+    let refused = client.admit(admit("single", -1)).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let none = client.heartbeat(v1::HeartbeatRequest::default()).await.expect("a reply");
+    assert!(none.into_inner().live_ids.is_empty());
 }

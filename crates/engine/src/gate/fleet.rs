@@ -337,7 +337,9 @@ where
 
     fn fenced(&self) {
         self.stand();
-        self.shared.state.send_modify(|state| state.is_fenced = true);
+        let standing = self.member.standing(self.clock.now());
+        let is_fenced = !matches!(standing, Standing::Granted(_));
+        self.shared.state.send_modify(|state| state.is_fenced = is_fenced);
         if let Some(call) = self.shared.on_fenced.get() {
             call();
         }

@@ -25,7 +25,8 @@ pub(crate) fn read(
         return policy.filter(|_| problems.len() == found_before);
     }
     let concurrency = reader.concurrency(&raw);
-    if concurrency.is_some() && !raw.keys.iter().any(|(key, _)| concurrency::is_of_rate(key)) {
+    let has_concurrency = !raw.concurrency.is_absent() || !raw.distributed.is_absent();
+    if has_concurrency && !raw.keys.iter().any(|(key, _)| concurrency::is_of_rate(key)) {
         let (fail, store) = reader.shared(defaults, None, &raw);
         return Some(PolicyConfig {
             name: name.key.clone(),
