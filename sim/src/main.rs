@@ -13,7 +13,6 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let held = match Arguments::parse().command {
-        Command::Knee(knee) => Ok(knees(&knee)),
         Command::Lease(lease) => run(&lease.setup(), Nothing).map(|report| {
             println!("{report}");
             report.held()
@@ -59,15 +58,4 @@ fn share(fleet: &Concurrency) -> Result<bool, InvalidSetup> {
     }
     println!("{}", concurrency::summary(&reports));
     Ok(reports.iter().all(concurrency::Report::held))
-}
-
-fn knees(arguments: &Knee) -> bool {
-    println!("seed {}, {} requests per run\n{HEADING}", arguments.seed, arguments.samples);
-    let mut held = true;
-    for backend in backends() {
-        let both = Both::of(backend, arguments.samples, arguments.seed);
-        println!("{both}");
-        held &= both.held();
-    }
-    held
 }

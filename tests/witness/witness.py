@@ -295,6 +295,92 @@ def a_client_ten_seconds_ahead_wastes_a_quarter_of_a_window_at_most(target: str)
             throttlekit.fleet_backend._now_ms = right
 
 
+def a_place_is_held_while_the_block_runs(target: str) -> None:
+    with ServiceBackend(target) as client:
+        with client.admit("single", fresh()) as admission:
+            same((admission.allowed, admission.held, admission.binding_axis), (True, True, ""))
+            with client.admit("single", fresh()) as other:
+                same((other.allowed, other.held), (False, False))
+                same(other.binding_axis, "concurrency")
+                same((other.decision.limit, other.decision.remaining), (1, 0))
+                assert other.decision.retry_after_ms >= 1
+        try:
+            with client.admit("single", fresh()) as admission:
+                same(admission.held, True)
+                raise KeyError("the work failed")
+        except KeyError:
+            pass
+        admission = client.admit("single", fresh())
+        same(admission.held, True)
+        admission.release()
+        admission.release(dropped=True)
+        same(client.admit("unified", "k").binding_axis, "")
+
+
+def the_asyncio_block_holds_it_too(target: str) -> None:
+    async def drive() -> None:
+        client = AsyncServiceBackend(target)
+        async with await client.admit("one", fresh()) as admission:
+            same(admission.held, True)
+            same((await client.admit("one", fresh())).allowed, False)
+        async with await client.admit("one", fresh(), heartbeat=True) as admission:
+            same((admission.held, admission.reclaimed), (True, False))
+        await client.aclose()
+
+    asyncio.run(drive())
+
+
+def the_binding_axis_is_the_one_that_denied(target: str) -> None:
+    with ServiceBackend(target) as client:
+        key = fresh()
+        for _ in range(5):
+            with client.admit("both", key) as admission:
+                same(admission.held, True)
+        denied = client.admit("both", key)
+        same((denied.allowed, denied.held, denied.binding_axis), (False, False, "rate"))
+        with client.admit("both", fresh()), client.admit("both", fresh()):
+            same(client.admit("both", fresh()).binding_axis, "concurrency")
+        raises(OperationNotSupportedError, "", lambda: client.admit("api", key))
+        raises(OperationNotSupportedError, "", lambda: client.check("both", key))
+        raises(PolicyNotFoundError, "", lambda: client.admit("nope", key))
+
+
+def a_crashed_clients_place_comes_back_and_a_beating_ones_does_not(target: str) -> None:
+    with ServiceBackend(target) as client:
+        kept = client.admit("kept", fresh(), heartbeat=True)
+        crashed = (
+            "import os, sys, throttlekit as t\n"
+            "assert t.ServiceBackend(sys.argv[1]).admit('crash', 'k').held\n"
+            "os._exit(1)\n"
+        )
+        same(subprocess.run([sys.executable, "-c", crashed, target], check=False).returncode, 1)
+        same(client.admit("crash", fresh()).allowed, False)
+        # The time to live is two seconds, and a sweep comes every half.
+        for _ in range(100):
+            time.sleep(0.1)
+            if client.admit("crash", fresh()).held:
+                break
+        else:
+            raise AssertionError("the place of a crashed client did not come back in 10 s")
+        time.sleep(1.5)
+        same((kept.held, kept.reclaimed), (True, False))
+        same(client.admit("kept", fresh()).allowed, False)
+        kept.release()
+        same(client.admit("kept", fresh()).allowed, True)
+
+
+def a_client_whose_place_was_taken_back_learns_of_it(target: str) -> None:
+    with ServiceBackend(target, heartbeat_interval=4.0) as client:
+        slow = client.admit("slow", fresh(), heartbeat=True)
+        same((slow.held, slow.reclaimed), (True, False))
+        for _ in range(100):
+            time.sleep(0.1)
+            if slow.reclaimed:
+                break
+        same(slow.reclaimed, True)
+        same(client.admit("slow", fresh()).held, True)
+
+
 def counted(fleet: FleetBackend) -> list[int]:
     """The capacities that the backend is given from now on."""
     given: list[int] = []
@@ -313,6 +399,14 @@ FLEET_CHECKS = [
     a_client_ten_seconds_ahead_wastes_a_quarter_of_a_window_at_most,
     leases_are_spent_here_and_the_budget_is_one,
     a_lease_has_the_fields_of_the_contract,
+]
+
+ADMIT_CHECKS = [
+    a_place_is_held_while_the_block_runs,
+    the_asyncio_block_holds_it_too,
+    the_binding_axis_is_the_one_that_denied,
+    a_crashed_clients_place_comes_back_and_a_beating_ones_does_not,
+    a_client_whose_place_was_taken_back_learns_of_it,
 ]
 
 CHECKS = [
@@ -351,7 +445,7 @@ class Tally:
 
 
 def drive(target: str, tally: Tally) -> None:
-    for fleet_check in FLEET_CHECKS:
+    for fleet_check in FLEET_CHECKS + ADMIT_CHECKS:
         tally.run(fleet_check.__name__, lambda: fleet_check(target))
     for kind, client in (("sync", ServiceBackend(target)), ("async", Twin(target))):
         for check in CHECKS:
