@@ -27,6 +27,11 @@ const PINNED: &[(&str, &str)] = &[
     ("lease window", "afe1c1e44ab82104cac314a1901cd3536fb10c44"),
     ("give back tat", "6498f7c703a2d8c60f54ce18173ca81d01e19047"),
     ("give back window", "68e3280b49bbf7a72ed4f06489cd1ebd6133f256"),
+    ("beat", "a5dd9beedac99560fa61189c71cdce623c2b02df"),
+    ("leave", "9d7a3128fdfcb6219225ad32f0c1f98735d1bef8"),
+    ("collect", "41e9d0aeeca8c101a4f99d5ffbd298a0e0ac083a"),
+    ("secret", "794b2824bdc2f343d3133a034aceebf4bd71c27a"),
+    ("post", "1af88c7a975508f36d2ca409e84bfb16a3e101ba"),
 ];
 
 #[test]
