@@ -6,7 +6,8 @@
 //!   granted, and grants nothing until that has ended. So does one that has forgotten the fleet.
 //! - A fleet is remembered for a day after it was last heard, or for as long as its own rules keep
 //!   a node, if that is more.
-//! - Numbers of a report are kept exact up to 2^53; a larger sequence is stale.
+//! - Numbers of a report are exact below 2^53. The sequences of a process do not get there; of a
+//!   new epoch's number the lower 53 bits are kept.
 //!
 //! # Proven by
 //! `tests/fleets.rs`, with scripts that are nearly right.
@@ -37,7 +38,9 @@ impl Coordinator for RedisStore {
             number((*is_sampled).into()),
             number((*in_flight).min(PERMITS_MAX).into()),
         ];
-        args.extend([report.epoch, report.applied, report.new_epoch].map(number));
+        // Cut off, not bounded: two numbers drawn at random must not become one.
+        let new_epoch = (report.new_epoch & EXACT_MAX).max(1);
+        args.extend([report.epoch, report.applied, new_epoch].map(number));
         args.extend(rule_numbers(rules).map(number));
         // A promoted server is in another life: nothing hangs on what replicas have confirmed.
         let told = self.whole(Script::Beat, vec![self.fleet_name(fleet)], args, 0).await?;
