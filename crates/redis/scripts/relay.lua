@@ -12,11 +12,17 @@ local function here_until()
 end
 
 -- Remembers an end, and forgets what is too old, then the oldest, if there are too many.
+local ended_count
 local function finished(lease)
-  call('ZADD', KEYS[3], format('%.0f', now), lease)
-  call('ZREMRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', now - ENDED_KEPT))
-  local over = call('ZCARD', KEYS[3]) - ENDED_MAX
-  if over > 0 then call('ZREMRANGEBYRANK', KEYS[3], 0, over - 1) end
+  if not ended_count then
+    call('ZREMRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', now - ENDED_KEPT))
+    ended_count = call('ZCARD', KEYS[3])
+  end
+  ended_count = ended_count + call('ZADD', KEYS[3], format('%.0f', now), lease)
+  if ended_count > ENDED_MAX then
+    call('ZREMRANGEBYRANK', KEYS[3], 0, ended_count - ENDED_MAX - 1)
+    ended_count = ENDED_MAX
+  end
 end
 
 -- Everything of an owner goes when it is not here any more.

@@ -72,12 +72,14 @@ fn a_script_that_is_nearly_right_is_caught() {
         assert!(!departure.given.contains("Err("), "{edit:?} does not run: {departure}");
     }
     let edits = [
-        ("call('HLEN', KEYS[2]) >= NOTES_MAX", "call('HLEN', KEYS[2]) > NOTES_MAX"),
+        ("note_count >= NOTES_MAX", "note_count > NOTES_MAX"),
         (" and call('HEXISTS', KEYS[2], lease) == 0 then", " then"),
-        ("if over > 0 then call('ZREMRANGEBYRANK', KEYS[3], 0, over - 1) end", ""),
+        ("if ended_count > ENDED_MAX then", "if false then"),
+        ("note_count = note_count + added", ""),
+        ("ended_count = ended_count + call('ZADD'", "local _ = call('ZADD'"),
         (
-            "call('ZREMRANGEBYRANK', KEYS[3], 0, over - 1)",
-            "call('ZREMRANGEBYRANK', KEYS[3], -over, -1)",
+            "call('ZREMRANGEBYRANK', KEYS[3], 0, ended_count - ENDED_MAX - 1)",
+            "call('ZREMRANGEBYRANK', KEYS[3], ENDED_MAX, -1)",
         ),
     ];
     for edit in edits {

@@ -29,9 +29,9 @@ const PINNED: &[(&str, &str)] = &[
     ("give back window", "68e3280b49bbf7a72ed4f06489cd1ebd6133f256"),
     ("beat", "a5dd9beedac99560fa61189c71cdce623c2b02df"),
     ("leave", "9d7a3128fdfcb6219225ad32f0c1f98735d1bef8"),
-    ("collect", "41e9d0aeeca8c101a4f99d5ffbd298a0e0ac083a"),
-    ("secret", "794b2824bdc2f343d3133a034aceebf4bd71c27a"),
-    ("post", "1af88c7a975508f36d2ca409e84bfb16a3e101ba"),
+    ("collect", "a667f67325049b3eb9d845ed9ead0f07e4e6cc71"),
+    ("secret", "444b3dee7f05bb59f203dd5e3a5986e7813f8f87"),
+    ("post", "fed4cba4f48b9dc83733d9d18eb53715c62727c9"),
 ];
 
 #[test]
