@@ -22,11 +22,17 @@ local key = KEYS[1]
 local f = recall(key)
 if f == false then return { now, UNREADABLE, 0, 0, 0, 0, 0, 0, 0 } end
 if not f or f.life ~= life then
-  -- Whoever was granted something before may still hold to it, and nobody here knows.
+  -- Whoever was granted something before may still hold to it, and nobody here knows; what was
+  -- granted in another life may have been granted by rules that last longer. Generations start
+  -- where none was before, should a second copy of a report found an epoch of the same name.
   local quiet = handoff == 1 and until_after(until_after(now, ttl), hold) or now
+  if f and f.handoff == 1 then
+    local longer = until_after(until_after(now, f.ttl), f.hold)
+    if longer > quiet then quiet = longer end
+  end
   f = {
     aggregate = aggregate, split = split, handoff = handoff, ttl = ttl, hold = hold,
-    epoch = tonumber(ARGV[11]), quiet = quiet, latest = now, back = 0, generation = 0,
+    epoch = tonumber(ARGV[11]), quiet = quiet, latest = now, back = 0, generation = now,
     limit = f and f.limit or local_limit, life = life,
   }
   empty(f, #id)
@@ -39,12 +45,19 @@ if is_there then
 end
 
 -- The others: how many are kept and what for them; how many are live, and how many of those come
--- before this one; what those with places to spare use; the votes, and how many of them are below
--- the limit, or not above it.
+-- before this one; what each of them wants, in order, and how many have no place to spare; the
+-- votes, and how many of them are below the limit, or not above it.
 local others, reserved, withheld, ended, ended_reserve = 0, 0, 0, 0, 0
-local nodes, before, used, hungry, hungry_before = 0, 0, 0, 0, 0
+local nodes, before, hungry, hungry_before = 0, 0, 0, 0
+local wants, wanted = {}, 0
 local votes, voters, below, upto = {}, 0, 0, 0
 local blob, back, is_handed, limit = f.blob, f.back, f.handoff == 1, f.limit
+local is_by_demand = split == 1
+-- A few more than it uses, as that varies; a quarter more than it has, if it uses all.
+local function want(in_flight, has)
+  if in_flight < has then return in_flight + 1 + floor(sqrt(in_flight) / 2) end
+  return has + (has < 8 and 1 or floor(has / 4))
+end
 for other = f.first, #blob, f.size do
   if other ~= at or not is_there then
     local kept, live, vote, in_flight, shared, high = unpack(WALKED, blob, other)
@@ -66,11 +79,13 @@ for other = f.first, #blob, f.size do
           if vote < limit then below = below + 1 end
           if vote <= limit then upto = upto + 1 end
         end
-        if in_flight < shared then
-          used = used + in_flight + 1
-        else
-          hungry = hungry + 1
-          if other < at then hungry_before = hungry_before + 1 end
+        if is_by_demand then
+          local wish = want(in_flight, shared)
+          wants[nodes], wanted = wish, wanted + wish
+          if in_flight >= shared then
+            hungry = hungry + 1
+            if other < at then hungry_before = hungry_before + 1 end
+          end
         end
       end
     end
@@ -135,19 +150,52 @@ local function part(whole, count, rank)
   local rest = whole % count
   return (whole - rest) / count + (is_live and rank < rest and 1 or 0)
 end
-local fair
-if split == 0 then
-  fair = part(f.limit, nodes, before)
-elseif not is_hungry then
-  fair = flight + 1
-else
-  fair = part(used < f.limit and f.limit - used or 0, hungry, hungry_before)
-  if fair < 1 then fair = 1 end
+-- What this one gets if wants are filled from the least up, each at most to an equal part of what
+-- is left. None is sorted: whoever wants no more than an equal part of all that is left gets it,
+-- and then of the others again. The rest get that part, and the last of them one more.
+local function filled(own)
+  local left, count, rest = f.limit, nodes, wants
+  repeat
+    local level = floor(left / count)
+    if own <= level then return own end
+    local over, over_count = {}, 0
+    for i = 1, #rest do
+      local wish = rest[i]
+      if wish <= level then
+        left = left - wish
+      else
+        over_count = over_count + 1
+        over[over_count] = wish
+      end
+    end
+    local is_level = over_count + 1 == count
+    rest, count = over, over_count + 1
+  until is_level
+  local level, lower = floor(left / count), 0
+  for i = 1, #wants do
+    local wish = wants[i]
+    if wish > level and (wish < own or wish == own and i <= before) then lower = lower + 1 end
+  end
+  return level + (lower >= count - left % count and 1 or 0)
 end
--- No more than all others leave.
-local left = reserved < f.limit and f.limit - reserved or 0
-local new = fair < left and fair or left
-if now < f.quiet then new = 0 end
+local equal = part(f.limit, nodes, before)
+local fair = equal
+if is_by_demand then
+  local own = is_live and want(flight, share) or 0
+  wanted = wanted + own
+  local spare = wanted < f.limit and f.limit - wanted or 0
+  fair = wanted <= f.limit and own or is_live and filled(own) or 0
+  if is_hungry then
+    fair = fair + part(spare, hungry, hungry_before)
+    if fair < 1 then fair = 1 end
+  end
+end
+-- No more than all others leave, or than it has already of its equal part.
+local most, has = reserved < f.limit and f.limit - reserved or 0, share
+if has > equal then has = equal end
+if most < has then most = has end
+local new = fair < most and fair or most
+if now < f.quiet then new, fair = 0, 0 end
 if new ~= share then
   f.generation = f.generation + 1
   share, generation = new, f.generation

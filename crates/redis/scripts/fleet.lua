@@ -2,7 +2,7 @@
 -- and incarnations. So a node is found by halving, ranks need no sorting, and a report that adds
 -- and removes nobody writes two pieces of the string.
 local pack, unpack, sub, byte = struct.pack, struct.unpack, string.sub, string.byte
-local rep, concat = string.rep, table.concat
+local rep, concat, sqrt = string.rep, table.concat, math.sqrt
 -- Version, aggregate, split, handoff, bytes of an id; time to live, hold, epoch, quiet until,
 -- latest, generation; limit; life.
 local HEAD, HEAD_SIZE, VERSION = '>BBBBBI8I8I8I8I8I8I4Bc0', 58, 1
@@ -98,6 +98,9 @@ local function keep(f, key, at, is_there, numbers, id, is_pruned)
   if is_real then
     local kept = f.ttl + f.hold
     if kept < REMEMBERED then kept = REMEMBERED end
-    call('PEXPIREAT', key, format('%.0f', ceil(until_after(now, kept) / 1000) + KEPT))
+    local last = until_after(now, kept)
+    -- It may have to be quiet for as long as rules from before kept a node.
+    if last < f.quiet then last = f.quiet end
+    call('PEXPIREAT', key, format('%.0f', ceil(last / 1000) + KEPT))
   end
 end

@@ -8,9 +8,11 @@ local at, is_there = place(f, id, incarnation)
 if not is_there then return { now, 0 } end
 local _, _, _, _, _, _, generation, last = unpack(RECORD, f.blob, at)
 if sequence <= last then return { now, 0 } end
--- Its work may go on for as long as a permit may be held.
-local kept, numbers = f.handoff == 1 and until_after(now, f.hold) or now, nil
-if flight > 0 and kept > now then
+-- Its work may go on for as long as a permit may be held; a tick more, because the clock may have
+-- read almost a tick too little just now.
+local numbers
+if flight > 0 and f.handoff == 1 and f.hold > 0 then
+  local kept = until_after(until_after(now, f.hold), 1)
   numbers = pack(RECORD, kept, now, NO_VOTE, flight, 0, 0, generation, sequence, incarnation)
 end
 keep(f, KEYS[1], at, true, numbers, id, false)

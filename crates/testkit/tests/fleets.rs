@@ -2,6 +2,8 @@
 //! flaw, and the promise that forbids it must see it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod shares;
+
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::task::Poll;
@@ -51,8 +53,24 @@ fn the_coordinator_in_memory_holds_every_promise() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     Nothing,
+    /// None either: shares are worked out once more, all terms as they should be.
+    WorkedOut,
     /// What others hold is not subtracted.
     CapDropped,
+    /// What a node has already of its equal part is not left to it.
+    KeptDropped,
+    /// What it has already is left to it, however much that is.
+    KeptAboveTheEqualPart,
+    /// Wants are filled up to an equal part of the limit, not of what is left.
+    LevelOfTheLimit,
+    /// Of two that want the same, the first by name is the last to get it.
+    TiesInReverse,
+    WantsOneMoreOnly,
+    SpareForTheSated,
+    SpareForNobody,
+    /// One without places to spare may get none.
+    HungryWithNothing,
+    FairToldWhileQuiet,
     /// An acknowledgement of another epoch counts.
     AcksAcrossEpochs,
     /// A report acknowledges whatever was granted last.
@@ -67,8 +85,10 @@ enum Flaw {
     ForgetsTheReporter,
     GenerationResetOnEviction,
     GenerationGrowsAlways,
+    GenerationFromZero,
     GrantsAtOnce,
     QuietATickShort,
+    QuietByTheNewRulesOnly,
     LivesAreIgnored,
     LimitForgottenInANewLife,
     StepsBackAddTime,
@@ -76,6 +96,8 @@ enum Flaw {
     OtherRulesNever,
     LeaveForgetsWork,
     LeaveKeepsALittleLonger,
+    LeaveKeepsATickLess,
+    LeaveKeepsWithoutAHold,
     StaleLeaveIsTaken,
     IncarnationsAreOne,
     /// Votes of nodes that have measured nothing count.
@@ -182,6 +204,10 @@ impl Naive {
             match self.flaw {
                 Flaw::GrantsAtOnce => members.quiet_until = Micros::ZERO,
                 Flaw::QuietATickShort => members.quiet_until = members.quiet_until - Span::TICK,
+                Flaw::QuietByTheNewRulesOnly if rules.handoff => {
+                    members.quiet_until = now + rules.ttl + rules.max_hold;
+                }
+                Flaw::GenerationFromZero => members.generation -= now.epoch_us(),
                 _ => {}
             }
         }
@@ -197,6 +223,10 @@ impl Naive {
         now: Micros,
     ) {
         let is_stale = grant.lifetime.is_none();
+        if !is_stale {
+            let part = shares::flawed(self.flaw, members, &report.node, before);
+            (grant.share, grant.fair) = part.unwrap_or((grant.share, grant.fair));
+        }
         let record = members.records.get_mut(&report.node);
         match (self.flaw, record) {
             (Flaw::CapDropped, Some(record)) if !is_stale && now >= members.quiet_until => {
@@ -262,19 +292,28 @@ impl Coordinator for Naive {
     async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
         let _whole = WHOLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (name, now, mut leave) = (self.name(fleet), self.clock.now(), leave.clone());
-        let Some(before) = self.read(&name, now) else { return Ok(()) };
+        let Some(mut before) = self.read(&name, now) else { return Ok(()) };
+        let rules = before.rules;
         match self.flaw {
             Flaw::LeaveForgetsWork => leave.in_flight = 0,
             Flaw::StaleLeaveIsTaken => leave.sequence = u64::MAX >> 12,
             Flaw::IncarnationsAreOne => leave.node = Node::new(leave.node.id(), 1).unwrap(),
             _ => {}
         }
+        if self.flaw == Flaw::LeaveKeepsWithoutAHold && before.rules.max_hold == Span::ZERO {
+            before.rules.max_hold = Span::TICK;
+        }
         let mut members = before.leave(&leave, now);
-        if let (Flaw::LeaveKeepsALittleLonger, Some(record)) =
-            (self.flaw, members.records.get_mut(&leave.node))
+        members.rules = rules;
+        if let Some(record) = members.records.get_mut(&leave.node)
             && record.sequence == leave.sequence
+            && record.live_until <= now
         {
-            record.kept_until = record.kept_until + Span::TICK;
+            match self.flaw {
+                Flaw::LeaveKeepsALittleLonger => record.kept_until = record.kept_until + Span::TICK,
+                Flaw::LeaveKeepsATickLess => record.kept_until = record.kept_until - Span::TICK,
+                _ => {}
+            }
         }
         self.write(name, members);
         Ok(())
@@ -324,9 +363,23 @@ fn a_map_behind_a_lock_holds_every_promise_in_every_life() {
 }
 
 #[test]
+fn shares_worked_out_once_more_are_the_same() {
+    block_on(hold(&flawed(Flaw::WorkedOut))).unwrap();
+}
+
+#[test]
 fn every_flaw_is_seen() {
     let seen_by = [
         (Flaw::CapDropped, Promise::Equals),
+        (Flaw::KeptDropped, Promise::Equals),
+        (Flaw::KeptAboveTheEqualPart, Promise::Equals),
+        (Flaw::LevelOfTheLimit, Promise::Equals),
+        (Flaw::TiesInReverse, Promise::Equals),
+        (Flaw::WantsOneMoreOnly, Promise::Equals),
+        (Flaw::SpareForTheSated, Promise::Equals),
+        (Flaw::SpareForNobody, Promise::Equals),
+        (Flaw::HungryWithNothing, Promise::Equals),
+        (Flaw::FairToldWhileQuiet, Promise::Equals),
         (Flaw::AcksAcrossEpochs, Promise::Equals),
         (Flaw::AcksUnasked, Promise::Equals),
         (Flaw::StaleWithLifetime, Promise::Equals),
@@ -337,8 +390,10 @@ fn every_flaw_is_seen() {
         (Flaw::ForgetsTheReporter, Promise::Equals),
         (Flaw::GenerationResetOnEviction, Promise::Equals),
         (Flaw::GenerationGrowsAlways, Promise::Equals),
+        (Flaw::GenerationFromZero, Promise::Equals),
         (Flaw::GrantsAtOnce, Promise::Equals),
         (Flaw::QuietATickShort, Promise::Equals),
+        (Flaw::QuietByTheNewRulesOnly, Promise::Equals),
         (Flaw::LivesAreIgnored, Promise::Equals),
         (Flaw::LimitForgottenInANewLife, Promise::Equals),
         (Flaw::StepsBackAddTime, Promise::Equals),
@@ -346,6 +401,8 @@ fn every_flaw_is_seen() {
         (Flaw::OtherRulesNever, Promise::Equals),
         (Flaw::LeaveForgetsWork, Promise::Equals),
         (Flaw::LeaveKeepsALittleLonger, Promise::Equals),
+        (Flaw::LeaveKeepsATickLess, Promise::Equals),
+        (Flaw::LeaveKeepsWithoutAHold, Promise::Equals),
         (Flaw::StaleLeaveIsTaken, Promise::Equals),
         (Flaw::IncarnationsAreOne, Promise::Equals),
         (Flaw::AllVote, Promise::Equals),

@@ -88,6 +88,8 @@ pub struct Member {
     is_fence_told: bool,
     /// Whether a report has gone unanswered since the present grant.
     is_lost: bool,
+    /// What the last report said was in flight.
+    reported: u32,
 }
 
 /// The newest grant.
@@ -113,6 +115,7 @@ impl Member {
             has_left: false,
             is_fence_told: false,
             is_lost: false,
+            reported: 0,
         }
     }
 
@@ -120,6 +123,7 @@ impl Member {
     /// then what it counts in flight was admitted under that grant or before it.
     pub fn report(&mut self, word: Word, is_sampled: bool, new_epoch: u64, now: Micros) -> Beat {
         self.sequence += 1;
+        self.reported = word.in_flight();
         let (epoch, applied) = self.held.map_or((0, 0), |held| (held.epoch, held.generation));
         let report = Report {
             node: self.node.clone(),
@@ -158,11 +162,13 @@ impl Member {
         self.is_lost = true;
     }
 
-    /// Whether in flight falling to `in_flight` is worth an extra report: what this node no longer
-    /// uses of a share that was lowered can be granted to others only when it says so.
+    /// Whether in flight falling to `in_flight` is worth an extra report: more than its share was
+    /// reported, which is kept for it until it says that it no longer is. Below the share there is
+    /// nothing to tell, however often work ends.
     #[must_use]
     pub fn has_drained(&self, in_flight: u32) -> bool {
-        self.rules.eager && self.held.is_some_and(|held| in_flight < held.share)
+        let is_within = |held: Held| in_flight <= held.share && held.share < self.reported;
+        self.rules.eager && self.held.is_some_and(is_within)
     }
 
     /// Whether a request that was refused is worth an extra report.
