@@ -315,6 +315,32 @@ fn a_fleet_is_kept_for_a_day_or_as_long_as_its_rules_keep_a_node() {
     });
 }
 
+/// How long a fleet is kept that had rules of a week, and in another life of the store has shorter.
+fn kept_in_another_life(edit: (&str, &str)) -> i64 {
+    let server = RedisServer::start().unwrap();
+    runtime().block_on(async {
+        let builder = RedisStore::builder(&server.url());
+        let store = builder.edit_scripts(edit.0, edit.1).build().unwrap();
+        let week = FleetRules { max_hold: Span::from_secs(7 * 86_400), ..RULES };
+        store.beat("fleet", &week, &report(1)).await.unwrap();
+        store.set_life("another");
+        store.beat("fleet", &RULES, &report(2)).await.unwrap();
+        match server.command(&["PTTL", "admittance::~fleet:{fleet}"]).unwrap() {
+            Reply::Integer(left) => left,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+#[test]
+fn a_fleet_that_is_quiet_for_longer_than_its_rules_is_kept_until_it_is_not() {
+    let six_days = 6 * 86_400_000;
+    assert!(kept_in_another_life(NO_EDIT) > six_days);
+    let edit = ("if last < f.quiet then last = f.quiet end", "");
+    assert!(script_texts().iter().any(|(_, text, _)| text.contains(edit.0)));
+    assert!(kept_in_another_life(edit) < six_days, "what is seen above");
+}
+
 #[test]
 fn what_is_no_fleet_is_unreadable_and_stays() {
     let server = RedisServer::start().unwrap();

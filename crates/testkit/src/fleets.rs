@@ -149,12 +149,18 @@ pub async fn coordinators_are_atomic<F: Fleets>(fleets: &F) -> Result<(), Depart
 }
 
 /// [`NODES_MAX`] nodes are remembered and no more; a place is free again when one has left, or was
-/// forgotten. Every answer on the way is the pure step's.
+/// forgotten. Every answer on the way is the pure step's, however the limit is split.
 ///
 /// # Errors
 /// The first answer that is another.
 pub async fn coordinators_are_bounded<F: Fleets>(fleets: &F) -> Result<(), Departure> {
-    let rules = FleetRules::default();
+    for split in [Split::Equal, Split::Demand] {
+        is_bounded(fleets, FleetRules { split, ..FleetRules::default() }).await?;
+    }
+    Ok(())
+}
+
+async fn is_bounded<F: Fleets>(fleets: &F, rules: FleetRules) -> Result<(), Departure> {
     let coordinator = fleets.fresh().await;
     let (mut members, at) = quieted(fleets, &coordinator, &rules).await?;
     let ask = async |members: &mut Members, report: &Report, at| {
@@ -163,18 +169,27 @@ pub async fn coordinators_are_bounded<F: Fleets>(fleets: &F) -> Result<(), Depar
         let given = coordinator.beat(FLEET, &rules, report).await;
         Departure::unless_equal(Promise::Bounded, (at, report), &expected, &given)
     };
+    // There is enough for some to have more than they use, and too little for all.
+    let in_flight = |place: usize| [0, 0, 1, 2, 3, 5, 17][place % 7];
+    let report = |place: usize, sequence| Report {
+        local_limit: 2_500,
+        in_flight: in_flight(place),
+        ..report(place, sequence)
+    };
     // Two at first in the middle, so that names come before and after those that are there.
-    for place in (0..=NODES_MAX).map(|place| (place * 397) % (NODES_MAX + 1)) {
-        ask(&mut members, &report(place, 1), at).await?;
+    for sequence in 1..=2 {
+        for place in (0..=NODES_MAX).map(|place| (place * 397) % (NODES_MAX + 1)) {
+            ask(&mut members, &report(place, sequence), at).await?;
+        }
     }
-    let leave = Leave { node: report(7, 2).node, sequence: 2, in_flight: 0 };
+    let leave = Leave { node: report(7, 3).node, sequence: 3, in_flight: 0 };
     members = members.leave(&leave, at);
     let given = coordinator.leave(FLEET, &leave).await;
     Departure::unless_equal(Promise::Bounded, (at, &leave), &Ok(()), &given)?;
     for place in [NODES_MAX + 5, NODES_MAX + 6] {
         ask(&mut members, &report(place, 1), at).await?;
     }
-    // The others are forgotten, and then they are not any more.
+    // The others are remembered for as long as they may hold something, and no longer.
     for at in [at + rules.ttl, at + rules.ttl + rules.max_hold - Span::TICK] {
         ask(&mut members, &report(NODES_MAX + 6, 1), at).await?;
     }
