@@ -5,7 +5,7 @@
 //! - A server that was restarted or promoted is in another life: it may have forgotten what it
 //!   granted, and grants nothing until that has ended. So does one that has forgotten the fleet.
 //! - A fleet is remembered for a day after it was last heard, or for as long as its own rules keep
-//!   a node, if that is more.
+//!   a node or it must be quiet, if that is more.
 //! - Numbers of a report are exact below 2^53. The sequences of a process do not get there; of a
 //!   new epoch's number the lower 53 bits are kept.
 //!
