@@ -159,7 +159,12 @@ const fn length(script: Script, keys: usize) -> usize {
 
 /// Whether a script's answer is about all its keys together.
 pub(crate) const fn is_joint(script: Script) -> bool {
-    matches!(script, Script::All | Script::Any | Script::GiveBack(_))
+    matches!(script, Script::All | Script::Any | Script::GiveBack(_)) || is_free(script)
+}
+
+/// Whether a script's answer is as long as it has something to say.
+const fn is_free(script: Script) -> bool {
+    matches!(script, Script::Beat | Script::Leave | Script::Collect | Script::Post)
 }
 
 /// A script's reply; `None` if it is not of the form that the script answers in.
@@ -168,7 +173,7 @@ pub(crate) fn told(script: Script, keys: usize, reply: Value) -> Option<Told> {
     let mut values = values.into_iter();
     let Value::Int(at) = values.next()? else { return None };
     let at = Micros::from_epoch_us(u64::try_from(at).ok()?)?;
-    if matches!(script, Script::Load | Script::Swap) {
+    if matches!(script, Script::Load | Script::Swap | Script::Secret) {
         let Value::Int(code) = values.next()? else { return None };
         let bytes = match values.next() {
             Some(Value::BulkString(bytes)) => Some(bytes),
@@ -180,7 +185,7 @@ pub(crate) fn told(script: Script, keys: usize, reply: Value) -> Option<Told> {
     let numbers = values.map(number).collect::<Option<Vec<i64>>>()?;
     // A group that has something unreadable in it answers just that.
     let is_group = matches!(script, Script::All | Script::Any);
-    let is_whole = numbers.len() == length(script, keys);
+    let is_whole = is_free(script) || numbers.len() == length(script, keys);
     (is_whole || (is_group && numbers == [UNREADABLE])).then_some(Told::Numbers { at, numbers })
 }
 

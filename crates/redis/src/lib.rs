@@ -1,5 +1,7 @@
 //! The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
 //!
+//! The same store is a coordinator of fleets and a relay.
+//!
 //! Every ask is one script, run by the server in one step and by the server's own clock. Asks that
 //! are made at the same time travel together; one alone waits for nobody.
 //!
@@ -17,6 +19,9 @@
 //! as an admission.
 //!
 //! # What it costs
+//! A fleet takes 56 bytes and its longest id per node. A report takes the server about 0.05 ms with
+//! 10 nodes, 0.1 ms with 100 and 0.5 ms with 1,000, which is then half of what it can do if each
+//! reports once a second.
 //! A gcra key takes about 150 bytes of the server, 180 where its arrival times have fractions: a
 //! million keys fit in 180 MiB. A lease that was given back takes about 150 for three minutes. A
 //! sliding log keeps an entry per admitted instant. Each lane has a
@@ -25,12 +30,14 @@
 //! # What the server must be
 //! Redis 6.2 or later, or Valkey. It must not evict keys (`maxmemory-policy noeviction`, or no
 //! `maxmemory`), or the store is told to bear it. The user needs `EVAL`, `EVALSHA`, `TIME`, `GET`,
-//! `SET`, `DEL`, the list commands, `PEXPIREAT`, `INFO`, and `WAIT` where policies wait.
+//! `SET`, `DEL`, the list commands, `PEXPIREAT`, `INFO`, and `WAIT` where policies wait; `SETRANGE`
+//! where fleets report, the commands of hashes and sorted sets where instances leave notes.
 //!
 //! # Proven by
 //! `tests/`: `conformance.rs` and `equality.rs` on real servers, `mutants.rs` with scripts that are
 //! nearly right, `leases.rs`, `failures.rs` with servers that stop, restart, forget and
-//! refuse, `races.rs` with many callers and failovers among them, `expiry.rs` and `memory.rs`.
+//! refuse, `races.rs` with many callers and failovers among them, `expiry.rs` and `memory.rs`;
+//! `fleets.rs` and `relays.rs` for the coordinator and the relay, with their mutants.
 //!
 //! # Example
 //! ```no_run
@@ -55,8 +62,10 @@ mod builder;
 mod carry;
 mod cluster;
 mod fault;
+mod fleet;
 mod keep;
 mod names;
+mod relay;
 mod scripts;
 mod server;
 mod store;

@@ -70,6 +70,11 @@ pub(crate) enum Script {
     Swap,
     Lease(Lendable),
     GiveBack(Lendable),
+    Beat,
+    Leave,
+    Collect,
+    Secret,
+    Post,
 }
 
 /// The families whose limits can be leased.
@@ -104,7 +109,8 @@ impl Script {
         let each = families.flat_map(|&f| [Self::Check(f), Self::Peek(f), Self::Forecast(f)]);
         let each = each.chain([Self::Reset, Self::All, Self::Any, Self::Load, Self::Swap]);
         let lent = [Lendable::Tat, Lendable::Window];
-        each.chain(lent.map(Self::Lease)).chain(lent.map(Self::GiveBack)).collect()
+        let each = each.chain(lent.map(Self::Lease)).chain(lent.map(Self::GiveBack));
+        each.chain([Self::Beat, Self::Leave, Self::Collect, Self::Secret, Self::Post]).collect()
     }
 
     const fn place(self) -> usize {
@@ -119,12 +125,17 @@ impl Script {
             Self::Swap => 16,
             Self::Lease(family) => 17 + family as usize,
             Self::GiveBack(family) => 19 + family as usize,
+            Self::Beat => 21,
+            Self::Leave => 22,
+            Self::Collect => 23,
+            Self::Secret => 24,
+            Self::Post => 25,
         }
     }
 
     /// Its name in messages and tests.
     pub(crate) const fn name(self) -> &'static str {
-        const NAMES: [&str; 21] = [
+        const NAMES: [&str; 26] = [
             "check tat",
             "peek tat",
             "forecast tat",
@@ -146,6 +157,11 @@ impl Script {
             "lease window",
             "give back tat",
             "give back window",
+            "beat",
+            "leave",
+            "collect",
+            "secret",
+            "post",
         ];
         NAMES[self.place()]
     }
@@ -181,6 +197,11 @@ impl Script {
                 let main = include_str!("../scripts/give_back.lua");
                 [PRELUDE, MULDIV, charge, restore, main].concat()
             }
+            Self::Beat => [PRELUDE, FLEET, include_str!("../scripts/beat.lua")].concat(),
+            Self::Leave => [PRELUDE, FLEET, include_str!("../scripts/leave.lua")].concat(),
+            Self::Collect => [PRELUDE, RELAY, include_str!("../scripts/collect.lua")].concat(),
+            Self::Secret => [PRELUDE, RELAY, include_str!("../scripts/secret.lua")].concat(),
+            Self::Post => [PRELUDE, RELAY, include_str!("../scripts/post.lua")].concat(),
         }
     }
 }
@@ -228,6 +249,8 @@ impl Scripts {
 
 const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 const MULDIV: &str = include_str!("../scripts/muldiv.lua");
+const FLEET: &str = include_str!("../scripts/fleet.lua");
+const RELAY: &str = include_str!("../scripts/relay.lua");
 /// Where a check begins that has no ordinary case of its own.
 const CHECK_FIRST: &str = "local first, answers = 1, { now, 0, 0, 0 }\n";
 const EXPORTS: &str = "return { parse = parse, read = read, ask = ask, write = write, \

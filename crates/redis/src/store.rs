@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use admittance::lease::{self, GiveBack, Grant, LeaseId};
 use admittance::store::lanes::Size;
@@ -46,6 +46,8 @@ struct Shared {
     prefix: String,
     policies: HashMap<String, PolicyOptions>,
     clock: Clock,
+    /// What tests call the server's life; nothing is the server's own word.
+    life: Mutex<String>,
 }
 
 /// The server's clock, or the one that a test sets.
@@ -86,7 +88,8 @@ impl RedisStore {
         let carrier = Arc::new(carrier);
         let does_any_wait = policies.values().any(|options| options.wait_replicas > 0);
         let ways = Ways::start(Arc::clone(&carrier), size, does_any_wait);
-        let shared = Shared { ways, carrier, prefix, policies, clock };
+        let life = Mutex::default();
+        let shared = Shared { ways, carrier, prefix, policies, clock, life };
         Self { shared: Arc::new(shared) }
     }
 
@@ -94,6 +97,16 @@ impl RedisStore {
     #[doc(hidden)]
     pub fn set_now(&self, now: Micros) {
         self.shared.clock.0.store(now.epoch_us(), Ordering::Release);
+    }
+
+    /// Says which life the server is in, to those that ask on behalf of a fleet.
+    #[doc(hidden)]
+    pub fn set_life(&self, life: &str) {
+        life.clone_into(&mut self.shared.life.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(crate) fn life(&self) -> String {
+        self.shared.life.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Runs ops one after another, each at its own instant, in one round trip.
@@ -115,6 +128,13 @@ impl RedisStore {
     #[must_use]
     pub fn stored_name(&self, policy: &str, strategy: &Builtin, key: &[u8]) -> Vec<u8> {
         self.name(policy, &strategy.shape().to_string(), key)
+    }
+
+    /// The name of something that is not a policy's key. It lies in the slot of `key`, or of the
+    /// policy's hash tag.
+    pub(crate) fn name_of(&self, shape: &str, policy: &str, key: &[u8]) -> Vec<u8> {
+        let tag = self.options(policy).and_then(|options| options.hash_tag.as_deref());
+        name(&self.shared.prefix, tag, "", shape, key)
     }
 
     fn name(&self, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
@@ -184,7 +204,7 @@ impl RedisStore {
     }
 
     /// A script of its own; all its keys must share a slot of a cluster.
-    async fn whole(
+    pub(crate) async fn whole(
         &self,
         script: Script,
         keys: Vec<Vec<u8>>,

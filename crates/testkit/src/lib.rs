@@ -1,7 +1,9 @@
 //! One contract, tested once, over everything that claims it: what any store must hold.
 //!
 //! Implement [`Harness`] for a store, which is a way to get a fresh one and a way to set its clock,
-//! and run [`conformance`]. Each contract is also a function of its own.
+//! and run [`conformance`]. Each contract is also a function of its own. For a coordinator of
+//! fleets implement [`Fleets`] and run `coordinators_*`; for a relay implement [`Relays`] and run
+//! `relays_*`.
 //!
 //! # Guarantee
 //! A store that passes decides as `admittance-core` does, atomically, and forgets neither too
@@ -9,7 +11,7 @@
 //!
 //! # Proven by
 //! `tests/memory.rs` runs the suite over the in-process store, `tests/mutants.rs` over stores that
-//! are nearly right.
+//! are nearly right; `tests/fleets.rs` and `tests/relays.rs` do so with coordinators and relays.
 //!
 //! # Example
 //! ```
@@ -41,11 +43,14 @@
 mod changed;
 mod contracts;
 mod custom;
+mod departure;
 mod equality;
 mod faulty;
+mod fleets;
 mod groups;
 mod leases;
 mod races;
+mod relays;
 mod run;
 mod samples;
 #[cfg(feature = "servers")]
@@ -63,11 +68,16 @@ pub use contracts::{
     steps_back_never_over_admit,
 };
 pub use custom::custom_strategies_decide_exactly;
+pub use departure::{Departure, Promise};
 pub use equality::equals_core;
 pub use faulty::{Fault, Faulty};
+pub use fleets::{
+    Fleets, coordinators_are_atomic, coordinators_are_bounded, coordinators_equal_core,
+};
 pub use groups::{groups_equal_core, many_keys_at_one_instant};
 pub use leases::leases_equal_core;
 pub use races::racing_callers_admit_exactly_the_burst;
+pub use relays::{Relays, relays_are_atomic, relays_are_bounded, relays_equal_memory};
 pub use run::{block_on, join_all};
 pub use violation::{Contract, Fact, Violation};
 

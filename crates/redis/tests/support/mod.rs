@@ -8,7 +8,7 @@ use admittance::{
     Action, Applied, Builtin, Cost, Decision, Gcra, Micros, Op, Span, Store, StoreError, Tat,
 };
 use admittance_redis::{Builder, RedisStore};
-use admittance_testkit::{Harness, Timed};
+use admittance_testkit::{Fleets, Harness, Relays, Timed};
 use tokio::runtime::Runtime;
 
 /// Fresh stores at one URL: each has a prefix of its own.
@@ -63,6 +63,60 @@ impl Harness for OnServer {
 
     fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         self.runtime.block_on(future)
+    }
+}
+
+/// The same as fleets' coordinators and as relays, which have clocks and lives of their own.
+pub struct Seam(pub OnServer);
+
+impl Seam {
+    pub fn new(url: &str) -> Self {
+        Self(OnServer { timelines: 1_000, ..OnServer::new(url) })
+    }
+}
+
+impl Fleets for Seam {
+    type Coordinator = RedisStore;
+
+    async fn fresh(&self) -> RedisStore {
+        Harness::fresh(&self.0).await
+    }
+
+    async fn set_clock(&self, coordinator: &RedisStore, now: Micros) {
+        coordinator.set_now(now);
+    }
+
+    async fn set_life(&self, coordinator: &RedisStore, life: &str) -> bool {
+        coordinator.set_life(life);
+        true
+    }
+
+    fn timelines(&self) -> usize {
+        self.0.timelines
+    }
+
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.0.run(future)
+    }
+}
+
+impl Relays for Seam {
+    type Relay = RedisStore;
+
+    async fn fresh(&self) -> RedisStore {
+        Harness::fresh(&self.0).await
+    }
+
+    async fn set_clock(&self, relay: &RedisStore, now: Micros) {
+        relay.set_now(now);
+    }
+
+    fn timelines(&self) -> usize {
+        self.0.timelines
+    }
+
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.0.run(future)
     }
 }
 
