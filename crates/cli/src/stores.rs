@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use admittance::{Coordinator, Relay, Store};
 use admittance_postgres::{PostgresStore, TableName};
 use admittance_redis::{PolicyOptions, RedisStore};
 use admittance_server::{AnyStore, Coded, Config, KeySecret, PolicyConfig};
@@ -64,13 +66,28 @@ impl Chosen {
             }
         };
         let secret = secret(args.key_secret_file.as_deref())?;
-        Ok(Some(match (store, secret) {
-            (Opened::Redis(store), None) => AnyStore::new(store),
-            (Opened::Redis(store), Some(secret)) => AnyStore::new(Coded::new(store, secret)),
-            (Opened::Postgres(store), None) => AnyStore::new(store),
-            (Opened::Postgres(store), Some(secret)) => AnyStore::new(Coded::new(store, secret)),
+        Ok(Some(match store {
+            Opened::Redis(store) => shared(store, secret),
+            Opened::Postgres(store) => match secret {
+                None => AnyStore::new(store),
+                Some(secret) => AnyStore::new(Coded::new(store, secret)),
+            },
         }))
     }
+}
+
+/// A store in which instances meet. Keys are coded if there is a secret; what instances tell one
+/// another has no keys in it.
+fn shared<S>(store: S, secret: Option<KeySecret>) -> AnyStore
+where
+    S: Store + Coordinator + Relay + 'static,
+{
+    let store = Arc::new(store);
+    let any = match secret {
+        None => AnyStore::new(Arc::clone(&store)),
+        Some(secret) => AnyStore::new(Coded::new(Arc::clone(&store), secret)),
+    };
+    any.with_fleet(store)
 }
 
 /// Refuses policies that have one name in the store and want different things of it: the keys of
