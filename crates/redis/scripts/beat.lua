@@ -45,9 +45,9 @@ if is_there then
 end
 
 -- The others: how many are kept, how many of those come before this one, and what is kept for
--- them; how many are live, and how many of those come
--- before this one; what each of them wants, in order, and how many have no place to spare; the
--- votes, and how many of them are below the limit, or not above it.
+-- them; how many are live, and how many of those come before this one; what each of them wants, in
+-- order, and how many have no place to spare; the votes, and how many of them are below the limit,
+-- or not above it.
 local others, others_before, reserved, withheld, ended, ended_reserve = 0, 0, 0, 0, 0, 0
 local nodes, before, hungry, hungry_before = 0, 0, 0, 0
 local wants, wanted = {}, 0

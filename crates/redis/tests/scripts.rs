@@ -27,7 +27,7 @@ const PINNED: &[(&str, &str)] = &[
     ("lease window", "afe1c1e44ab82104cac314a1901cd3536fb10c44"),
     ("give back tat", "6498f7c703a2d8c60f54ce18173ca81d01e19047"),
     ("give back window", "68e3280b49bbf7a72ed4f06489cd1ebd6133f256"),
-    ("beat", "cda3233a07dec926c7496330edeae7105f30d7ae"),
+    ("beat", "67252a06b15beffadd4567199502c52d780fbaf5"),
     ("leave", "f759ca43fd18de81ba95d3463d7288ef95b7c00f"),
     ("collect", "a667f67325049b3eb9d845ed9ead0f07e4e6cc71"),
     ("secret", "444b3dee7f05bb59f203dd5e3a5986e7813f8f87"),

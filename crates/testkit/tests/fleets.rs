@@ -61,6 +61,8 @@ enum Flaw {
     KeptDropped,
     /// What it has already is left to it, however much that is.
     KeptAboveTheEqualPart,
+    /// The part is one among those that are heard, not among all that are remembered.
+    KeptAmongTheHeard,
     /// Wants are filled up to an equal part of the limit, not of what is left.
     LevelOfTheLimit,
     /// Of two that want the same, the first by name is the last to get it.
@@ -373,6 +375,7 @@ fn every_flaw_is_seen() {
         (Flaw::CapDropped, Promise::Equals),
         (Flaw::KeptDropped, Promise::Equals),
         (Flaw::KeptAboveTheEqualPart, Promise::Equals),
+        (Flaw::KeptAmongTheHeard, Promise::Equals),
         (Flaw::LevelOfTheLimit, Promise::Equals),
         (Flaw::TiesInReverse, Promise::Equals),
         (Flaw::WantsOneMoreOnly, Promise::Equals),

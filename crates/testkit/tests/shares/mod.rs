@@ -32,14 +32,16 @@ pub(super) fn flawed(
 
 fn terms(flaw: Flaw, members: &Members, reporter: &Node) -> Option<(u32, u32)> {
     use Flaw::{
-        FairToldWhileQuiet, HungryWithNothing, KeptAboveTheEqualPart, KeptDropped, LevelOfTheLimit,
-        SpareForNobody, SpareForTheSated, TiesInReverse, WantsOneMoreOnly, WorkedOut,
+        FairToldWhileQuiet, HungryWithNothing, KeptAboveTheEqualPart, KeptAmongTheHeard,
+        KeptDropped, LevelOfTheLimit, SpareForNobody, SpareForTheSated, TiesInReverse,
+        WantsOneMoreOnly, WorkedOut,
     };
     let is_one = matches!(
         flaw,
         WorkedOut
             | KeptDropped
             | KeptAboveTheEqualPart
+            | KeptAmongTheHeard
             | LevelOfTheLimit
             | TiesInReverse
             | WantsOneMoreOnly
@@ -64,7 +66,8 @@ fn terms(flaw: Flaw, members: &Members, reporter: &Node) -> Option<(u32, u32)> {
     let kept = match flaw {
         KeptDropped => 0,
         KeptAboveTheEqualPart => has,
-        _ => has.min(equal),
+        KeptAmongTheHeard => has.min(equal),
+        _ => has.min(part(members.limit, members.records.keys(), reporter)),
     };
     let share = if is_quiet { 0 } else { target.min(room.max(kept)) };
     let fair = if is_quiet && flaw != FairToldWhileQuiet { 0 } else { target };
