@@ -68,10 +68,7 @@ impl Chosen {
         let secret = secret(args.key_secret_file.as_deref())?;
         Ok(Some(match store {
             Opened::Redis(store) => shared(store, secret),
-            Opened::Postgres(store) => match secret {
-                None => AnyStore::new(store),
-                Some(secret) => AnyStore::new(Coded::new(store, secret)),
-            },
+            Opened::Postgres(store) => shared(store, secret),
         }))
     }
 }

@@ -168,7 +168,7 @@ async fn a_backend_never_sees_more_than_the_limit_while_instances_are_killed() {
     let is_long = std::env::var("ADMITTANCE_LONG").is_ok_and(|text| text == "1");
     for round in 0..if is_long { 60 } else { 6 } {
         let nth = round % 4;
-        instances[nth].kill();
+        instances[nth].signal("KILL");
         tokio::time::sleep(Duration::from_millis(300)).await;
         instances[nth] = instance(&store, &policies, &format!("node-{nth}"));
         send(&instances[nth], 100 + round as u64);
@@ -195,11 +195,11 @@ async fn what_one_is_told_reaches_the_other(store: &str, policies: &Path) {
     // Twice as long as a lease lives: the heartbeats at the other instance keep it.
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert_eq!(beat(&mut b, &held).await.live_ids, [held.clone()]);
+        assert_eq!(beat(&mut b, &held).await.live_ids, [&*held]);
     }
     assert!(admit(&mut a, "single").await.expect("a reply").lease_id.is_empty(), "it is held");
     release(&mut b, held.clone()).await;
-    assert_eq!(beat(&mut b, &held).await.reclaimed_ids, [held.clone()]);
+    assert_eq!(beat(&mut b, &held).await.reclaimed_ids, [&*held]);
     let again = loop {
         let again = admit(&mut a, "single").await.expect("a reply").lease_id;
         if !again.is_empty() {
@@ -216,7 +216,7 @@ async fn what_one_is_told_reaches_the_other(store: &str, policies: &Path) {
     }
     loop {
         let heard = beat(&mut b, &again).await;
-        if heard.reclaimed_ids == [again.clone()] {
+        if heard.reclaimed_ids == [&*again] {
             break;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -227,4 +227,11 @@ async fn what_one_is_told_reaches_the_other(store: &str, policies: &Path) {
 async fn a_place_is_kept_and_freed_through_another_instance_on_redis() {
     let redis = RedisServer::start().expect("redis-server starts");
     what_one_is_told_reaches_the_other(&redis.url(), &policies("redis")).await;
+}
+
+#[tokio::test]
+async fn a_place_is_kept_and_freed_through_another_instance_on_postgres() {
+    let postgres = PostgresServer::start().expect("postgres starts");
+    let database = postgres.database("places").expect("a database");
+    what_one_is_told_reaches_the_other(&database.to_string(), &policies("postgres")).await;
 }

@@ -59,7 +59,7 @@ pub use store::{
 #[cfg(feature = "tokio")]
 pub use store::{
     Breaker, BreakerRules, BreakerState, Decided, FailMode, GuardCounters, GuardSettings, Guarded,
-    Outage, Pass, SharedLimiter, Source,
+    Outage, Parts, Pass, SharedLimiter, Source,
 };
 
 /// The README's example is compiled and run with the others.

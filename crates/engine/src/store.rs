@@ -52,6 +52,8 @@ pub mod lanes;
 mod lend;
 mod memory;
 #[cfg(feature = "tokio")]
+mod parts;
+#[cfg(feature = "tokio")]
 mod shared;
 
 use std::fmt;
@@ -67,6 +69,8 @@ pub use self::group::{Combine, Group, Limit, Merged};
 #[cfg(feature = "tokio")]
 pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
 pub use self::memory::Memory;
+#[cfg(feature = "tokio")]
+pub use self::parts::{ALONE_MAX, KEPT, Parts};
 #[cfg(feature = "tokio")]
 pub(crate) use self::shared::part_of;
 #[cfg(feature = "tokio")]

@@ -249,6 +249,9 @@ impl fmt::Display for Config {
             if let FailMode::Local { share } = policy.fail {
                 writeln!(f, "    share: {share}")?;
             }
+            if policy.fail == (FailMode::Granted { reserve: true }) {
+                writeln!(f, "    reserveLocal: true")?;
+            }
             let StoreConfig { hash_tag, wait_replicas, deadline, durable } = &policy.store;
             if let Some(tag) = hash_tag {
                 writeln!(f, "    hashTag: {}", yaml_text(tag))?;

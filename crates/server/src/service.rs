@@ -47,7 +47,7 @@ use admittance::concurrency::Node;
 use admittance::two_tier::{Leasing, TwoTier};
 use admittance::{
     Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded, Invalid,
-    Memory, SharedLimiter, Source, Span, StoreError,
+    Memory, Parts, SharedLimiter, Source, Span, StoreError,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -86,6 +86,8 @@ pub struct Service {
     incarnation: u64,
     /// The permits that clients hold.
     leases: Leases,
+    /// This instance's part of every limit, without and with what others leave to it.
+    parts: [Option<Arc<Parts>>; 2],
 }
 
 /// One policy, ready to decide.
@@ -133,6 +135,16 @@ pub enum Unservable {
         quoted(policy)
     )]
     NoFleet {
+        /// The policy.
+        policy: String,
+    },
+    /// A policy goes on alone with a part that nobody here grants.
+    #[error(
+        "policy {} has fail: local, whose share must come from a coordinator, and this store has \
+         none; write its share",
+        quoted(policy)
+    )]
+    NoParts {
         /// The policy.
         policy: String,
     },
@@ -267,6 +279,7 @@ impl Service {
             lent: AtomicU64::new(0),
             incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
             leases: Leases::new(clock, relay),
+            parts: [None, None],
         }
     }
 
@@ -297,6 +310,17 @@ impl Service {
         let node = instance.node();
         let clock: SharedClock = Arc::new(Arc::clone(&settings.clock));
         let mut service = Self::empty(Arc::clone(&clock), store.fleet());
+        for reserve in [false, true] {
+            let fail = FailMode::Granted { reserve };
+            let Some(policy) = config.policies.iter().find(|policy| policy.fail == fail) else {
+                continue;
+            };
+            let Some(fleet) = store.fleet() else {
+                return Err(Unservable::NoParts { policy: policy.name.clone() });
+            };
+            let parts = Parts::start(fleet, node.clone(), reserve)?;
+            service.parts[usize::from(reserve)] = Some(Arc::new(parts));
+        }
         for policy in &config.policies {
             let gate = match (&policy.concurrency, store.fleet()) {
                 (Some(gate), Some(fleet)) => {
@@ -338,7 +362,12 @@ impl Service {
         }
         let (name, guard) = (config.store_name(policy), Arc::clone(guard));
         let limiter = SharedLimiter::new(name, rate.strategy, guard, policy.fail)?;
-        let limiter = limiter.max_keys(rate.max_keys);
+        let mut limiter = limiter.max_keys(rate.max_keys);
+        if let FailMode::Granted { reserve } = policy.fail
+            && let Some(parts) = &self.parts[usize::from(reserve)]
+        {
+            limiter = limiter.parts(Arc::clone(parts));
+        }
         let max_keys = usize::try_from(rate.max_keys).unwrap_or(usize::MAX);
         Ok(match rate.tier {
             TierConfig::Strict => Rate::There(Box::new(limiter)),
@@ -360,6 +389,10 @@ impl Service {
             if let Some(gate) = &policy.gate {
                 gate.close().await;
             }
+        }
+        for parts in self.parts.iter().flatten() {
+            // If it cannot be said, the part ends by itself.
+            let _ = parts.close().await;
         }
         let mut closing = JoinSet::new();
         for policy in self.policies.values() {

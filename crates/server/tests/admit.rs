@@ -119,7 +119,7 @@ async fn a_permit_of_a_client_that_is_gone_is_back_after_one_sweep_and_a_late_be
     assert_eq!(service.sweep(), 0);
     clock.advance(Span::from_ms(1));
     let heard = service.heartbeat(vec![id.clone()]).await.unwrap();
-    assert_eq!(heard.live, [id.clone()], "nobody has swept yet");
+    assert_eq!(heard.live, [&*id], "nobody has swept yet");
     clock.advance(Span::from_ms(1_999));
     assert_eq!(service.sweep(), 0);
     clock.advance(Span::from_ms(1));
@@ -140,10 +140,10 @@ async fn what_another_instance_is_told_reaches_the_one_that_holds_the_permit() {
     a.collect().await.unwrap();
     let (kept, freed) = (lease(&a, "three").await, lease(&a, "three").await);
     clock.advance(Span::from_ms(1_500));
-    assert_eq!(b.heartbeat(vec![kept.clone()]).await.unwrap().live, [kept.clone()]);
+    assert_eq!(b.heartbeat(vec![kept.clone()]).await.unwrap().live, [&*kept]);
     b.release(&freed, false).await.unwrap();
     let heard = b.heartbeat(vec![freed.clone()]).await.unwrap();
-    assert_eq!(heard.reclaimed, [freed.clone()], "it has been released");
+    assert_eq!(heard.reclaimed, [&*freed], "it has been released");
     clock.advance(Span::from_ms(500));
     assert_eq!((a.leases_held(), a.collect().await.unwrap(), a.leases_held()), (2, 2, 1));
     let stats = a.policy("three").unwrap().gate().unwrap().stats();

@@ -167,7 +167,7 @@ impl<S: Store + 'static> SharedEscrow<S> {
         let escrow = LeasedEscrow::new(rules)?;
         let strategy = Builtin::from(escrow.window());
         let part = match fail {
-            FailMode::Open | FailMode::Closed => None,
+            FailMode::Open | FailMode::Closed | FailMode::Granted { .. } => None,
             FailMode::Local { share } => crate::store::part_of(&strategy, share)?,
         };
         let part = part.map(|part| EscrowRules { limit: part.limit(), ..rules.clone() });
@@ -239,7 +239,8 @@ impl<S: Store + 'static> SharedEscrow<S> {
         let (outcome, remaining) = match self.fail {
             _ if cost.units() > limit => (Outcome::Deny(Retry::Never), 0),
             FailMode::Open => (Outcome::Admit, limit),
-            FailMode::Closed => (denied, 0),
+            // An escrow has no part from a coordinator: the reader of a file refuses that.
+            FailMode::Closed | FailMode::Granted { .. } => (denied, 0),
             FailMode::Local { .. } => match self.go_on_alone(outage, tenant, cost) {
                 // What never fits the part may fit the whole when the store is back.
                 Some(decision) if decision.outcome == Outcome::Deny(Retry::Never) => (denied, 0),

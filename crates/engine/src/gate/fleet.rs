@@ -106,6 +106,8 @@ struct Shared {
 pub struct FleetState {
     /// The last grant that was applied.
     pub grant: Option<Grant>,
+    /// When it was, on the lease clock.
+    pub applied_at: Micros,
     /// Whether that has ended.
     pub is_fenced: bool,
     /// How many reports were answered.
@@ -294,7 +296,8 @@ where
                 return false;
             }
         };
-        let applied = self.member.apply(beat, &grant, self.clock.now());
+        let now = self.clock.now();
+        let applied = self.member.apply(beat, &grant, now);
         if applied.is_some() {
             self.stand();
             if !beat.report.is_sampled {
@@ -306,7 +309,7 @@ where
             state.answered += 1;
             state.failure = None;
             if applied.is_some() {
-                (state.grant, state.is_fenced) = (Some(grant), false);
+                (state.grant, state.applied_at, state.is_fenced) = (Some(grant), now, false);
             }
         });
         applied.is_some_and(|applied| applied.is_eager)

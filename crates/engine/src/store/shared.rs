@@ -14,6 +14,8 @@
 //!   others still have the whole limit, and the sum is limit × (1 + the shares of those cut off);
 //!   and a store that comes back knows nothing of what was admitted without it, which can add one
 //!   burst.
+//! - `Granted`: the same with a part from the coordinator, and with `reserve` within the limit
+//!   while only some are cut off, as [`Parts`] says.
 //! - The local part is made anew at each outage, and dropped at the first answer after it.
 //! - Every answer says where it comes from.
 //!
@@ -38,6 +40,7 @@ use admittance_core::{
 };
 
 use super::guarded::{Guarded, Outage};
+use super::parts::{self, Parts};
 use super::{Action, Answer, Many, Op, Recovery, Store, StoreError};
 use crate::limiter::MAX_KEYS_DEFAULT;
 use crate::{Clock, Limiter};
@@ -53,6 +56,12 @@ pub enum FailMode {
     Local {
         /// The part, above zero and at most one. Those of all nodes should sum to at most one.
         share: Decimal,
+    },
+    /// Go on alone with the part that the store's coordinator granted this node; see [`Parts`].
+    Granted {
+        /// Whether nodes that reach the store leave their parts to those that do not. The sum then
+        /// stays within the limit, also while only some are cut off.
+        reserve: bool,
     },
 }
 
@@ -105,6 +114,8 @@ pub struct SharedLimiter<S> {
     fail: FailMode,
     /// What `Local` goes on with; `None` if that is nothing.
     part: Option<Builtin>,
+    /// Where `Granted` takes it from.
+    parts: Option<Arc<Parts>>,
     max_keys: u64,
     alone: RwLock<Option<Alone>>,
     /// Whether there is something to drop, for those who only want to know that.
@@ -130,7 +141,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
         fail: FailMode,
     ) -> Result<Self, Invalid> {
         let part = match fail {
-            FailMode::Open | FailMode::Closed => None,
+            FailMode::Open | FailMode::Closed | FailMode::Granted { .. } => None,
             FailMode::Local { share } => part_of(&strategy, share)?,
         };
         Ok(Self {
@@ -139,6 +150,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
             store,
             fail,
             part,
+            parts: None,
             max_keys: MAX_KEYS_DEFAULT,
             alone: RwLock::default(),
             is_alone: AtomicBool::new(false),
@@ -153,14 +165,24 @@ impl<S: Store + 'static> SharedLimiter<S> {
         Self { max_keys, ..self }
     }
 
+    /// Where [`FailMode::Granted`] takes this node's part from. Without it there is none.
+    #[must_use]
+    pub fn parts(self, parts: Arc<Parts>) -> Self {
+        Self { parts: Some(parts), ..self }
+    }
+
     /// Decides a request.
     ///
     /// # Errors
     /// Only those that no fail mode can help, because the ask itself is wrong.
     pub async fn check(&self, key: &[u8], cost: Cost) -> Result<Decided, StoreError> {
-        let error = match self.store.apply(self.op(key, Action::Check(cost))).await {
+        let Some(strategy) = self.asked() else { return Ok(self.without_store(key, cost)) };
+        let op = Op { strategy: &strategy, ..self.op(key, Action::Check(cost)) };
+        let error = match self.store.apply(op).await {
             Ok(applied) => match applied.decision() {
-                Some(decision) => return Ok(self.by_store(decision)),
+                Some(decision) => {
+                    return Ok(self.by_store(self.known(decision, cost, None)));
+                }
                 None => StoreError::Unreadable,
             },
             Err(error) => error,
@@ -188,16 +210,19 @@ impl<S: Store + 'static> SharedLimiter<S> {
         keys: &[&[u8]],
         cost: Cost,
     ) -> Result<(Vec<Decision>, Source), StoreError> {
-        let many = Many { policy: &self.policy, strategy: &self.strategy, keys, cost };
-        let error = match self.store.check_many(many).await {
-            Ok(applied) if applied.decisions.len() == keys.len() => {
-                self.recovered();
-                return Ok((applied.decisions, Source::Store));
-            }
-            Ok(_) => StoreError::Unreadable,
-            Err(error) => error,
-        };
-        self.unless_asked_wrongly(error)?;
+        let asked = self.asked();
+        if let Some(strategy) = &asked {
+            let many = Many { policy: &self.policy, strategy, keys, cost };
+            let error = match self.store.check_many(many).await {
+                Ok(applied) if applied.decisions.len() == keys.len() => {
+                    self.recovered();
+                    return Ok((applied.decisions, Source::Store));
+                }
+                Ok(_) => StoreError::Unreadable,
+                Err(error) => error,
+            };
+            self.unless_asked_wrongly(error)?;
+        }
         let outage = self.store.outage();
         let mut decisions = Vec::with_capacity(keys.len());
         match self.alone(outage) {
@@ -240,6 +265,23 @@ impl<S: Store + 'static> SharedLimiter<S> {
         }
     }
 
+    /// The limit as the store is asked now: less while others are cut off, if they are left their
+    /// parts. `None` if nothing is to be asked.
+    fn asked(&self) -> Option<Builtin> {
+        match self.parts.as_ref().and_then(|parts| parts.together()) {
+            None => Some(self.strategy),
+            Some(thousandths) => parts::part_of(&self.strategy, thousandths),
+        }
+    }
+
+    /// What this node may go on with now.
+    fn part_now(&self) -> Option<Builtin> {
+        match &self.parts {
+            None => self.part,
+            Some(parts) => parts::part_of(&self.strategy, parts.alone()?),
+        }
+    }
+
     fn op<'a>(&'a self, key: &'a [u8], action: Action) -> Op<'a> {
         Op { policy: &self.policy, strategy: &self.strategy, key, action }
     }
@@ -247,7 +289,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
     /// What this node goes on with during an outage. Before the breaker opens there is none: the
     /// few asks that fail until then are denied, as everything is spent at that instant anyway.
     fn alone(&self, outage: Option<Outage>) -> Option<Arc<Limiter<SpentAt<Builtin>, DynClock>>> {
-        let (outage, part) = (outage?, self.part?);
+        let (outage, part) = (outage?, self.part_now()?);
         let alone = self.alone.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(alone) = alone.as_ref().filter(|alone| alone.outage == outage.number) {
             return Some(Arc::clone(&alone.limiter));
@@ -259,7 +301,10 @@ impl<S: Store + 'static> SharedLimiter<S> {
             return Some(Arc::clone(&alone.limiter));
         }
         let clock = Arc::clone(&self.store.settings().clock);
-        let limiter = Arc::new(local(part, outage.since, self.max_keys, clock));
+        // Others may have left this node's part to it only after the outage began.
+        let left = self.parts.as_ref().map(|parts| clock.now() - parts.alone_for());
+        let since = left.map_or(outage.since, |left| left.max(outage.since));
+        let limiter = Arc::new(local(part, since, self.max_keys, clock));
         *alone = Some(Alone { outage: outage.number, limiter: Arc::clone(&limiter) });
         self.is_alone.store(true, Ordering::Release);
         Some(limiter)
@@ -305,7 +350,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
         let (outcome, remaining) = match self.fail {
             _ if cost.units() > limit => (Outcome::Deny(Retry::Never), 0),
             FailMode::Open => (Outcome::Admit, limit),
-            FailMode::Closed | FailMode::Local { .. } => {
+            FailMode::Closed | FailMode::Local { .. } | FailMode::Granted { .. } => {
                 (Outcome::Deny(self.until_probed(outage)), 0)
             }
         };
@@ -377,7 +422,7 @@ impl FailMode {
         match self {
             Self::Open => "open",
             Self::Closed => "closed",
-            Self::Local { .. } => "local",
+            Self::Local { .. } | Self::Granted { .. } => "local",
         }
     }
 }

@@ -111,6 +111,7 @@ pub(super) struct Raw<'a> {
     pub(super) lease_ttl: Slot<Span>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
+    pub(super) reserve_local: Slot<bool>,
     pub(super) hash_tag: Slot<String>,
     pub(super) wait_replicas: Slot<u64>,
     pub(super) store_deadline: Slot<Span>,
@@ -265,6 +266,9 @@ impl<'n> Reader<'n, '_> {
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
             "fail" => raw.fail = self.slot(entry, "open", |t| scalar::one_of(t, FAIL)),
             "share" => raw.share = self.slot(entry, "0.5", shared::share),
+            "reserveLocal" => {
+                raw.reserve_local = self.slot(entry, "true", |t| scalar::one_of(t, TRUTH));
+            }
             "hashTag" => raw.hash_tag = self.slot(entry, "\"tenants\"", shared::hash_tag),
             "waitReplicas" => raw.wait_replicas = self.slot(entry, "1", shared::wait_replicas),
             "storeDeadline" => raw.store_deadline = self.slot(entry, "20ms", shared::deadline),
@@ -509,6 +513,7 @@ const EVERY_POLICY: &[&str] = &[
     "onFull",
     "fail",
     "share",
+    "reserveLocal",
     "hashTag",
     "waitReplicas",
     "storeDeadline",
@@ -540,6 +545,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("onFull", "evict"),
     ("fail", "open"),
     ("share", "0.5"),
+    ("reserveLocal", "true"),
     ("hashTag", "\"tenants\""),
     ("waitReplicas", "1"),
     ("storeDeadline", "20ms"),
@@ -562,7 +568,6 @@ const LATER: &[&str] = &[
     "atomicity",
     "leaseTime",
     "shadow",
-    "reserveLocal",
     "batch",
 ];
 

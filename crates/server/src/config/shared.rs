@@ -58,6 +58,13 @@ impl Reader<'_, '_> {
             Fail::Closed => Some(FailMode::Closed),
             Fail::Local => self.local(strategy, raw),
         };
+        if let (Some(FailMode::Open | FailMode::Closed), false) =
+            (fail, raw.reserve_local.is_absent())
+            && let Some(&(key, place)) = raw.keys.iter().find(|(key, _)| *key == "reserveLocal")
+        {
+            let message = "only a policy with fail: local goes on alone";
+            self.report(place, key, message.into());
+        }
         if let (Some(FailMode::Open | FailMode::Closed), false) = (fail, raw.share.is_absent()) {
             let place = raw.keys.iter().find(|(key, _)| *key == "share");
             let place = place.map_or(self.name.place, |(_, place)| *place);
@@ -74,7 +81,17 @@ impl Reader<'_, '_> {
     }
 
     fn local(&mut self, strategy: Option<&Builtin>, raw: &Raw<'_>) -> Option<FailMode> {
-        let share = *self.need("share", "fail: local", &raw.share)?;
+        let reserve = raw.reserve_local.value().copied().unwrap_or(false);
+        if raw.share.is_absent() {
+            return self.granted(reserve, raw);
+        }
+        if reserve {
+            let message = "does not go with share: what others leave to this node must come from \
+                           the store's coordinator; remove one of them";
+            self.report(self.name.place, "reserveLocal", message.into());
+            return None;
+        }
+        let share = *raw.share.value()?;
         match strategy?.scaled(share) {
             Err(invalid) => {
                 self.refused(invalid, raw);
@@ -94,6 +111,25 @@ impl Reader<'_, '_> {
             }
         }
         Some(FailMode::Local { share })
+    }
+}
+
+impl Reader<'_, '_> {
+    /// A part from the store's coordinator.
+    fn granted(&mut self, reserve: bool, raw: &Raw<'_>) -> Option<FailMode> {
+        let has_tier = !raw.two_tier.is_absent() || !raw.federated.is_absent();
+        if !raw.fair_escrow.is_absent() {
+            let message = "missing; fail: local of a fairEscrow needs it, e.g. share: 0.5";
+            self.report(self.name.place, "share", message.into());
+            return None;
+        }
+        if reserve && has_tier {
+            let message = "does not go with twoTier or federated: what is leased already cannot be \
+                           left to others";
+            self.report(self.name.place, "reserveLocal", message.into());
+            return None;
+        }
+        Some(FailMode::Granted { reserve })
     }
 }
 
