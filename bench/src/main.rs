@@ -1,12 +1,13 @@
 //! Measures the limiter beside its peers, in one run.
 //!
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
-//! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that. The first
-//! two write JSON beside their tables.
+//! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
+//! `-- concurrency` what a permit costs. The first two write JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
 mod bound;
+mod concurrency;
 mod contenders;
 mod inproc;
 mod lease;
@@ -34,6 +35,11 @@ fn main() -> ExitCode {
         ["lease", "--only", name @ ("local" | "escrow" | "redis" | "postgres" | "door")] => {
             lease::run(lease::FULL, name);
         }
+        ["concurrency"] => concurrency::run(concurrency::FULL, ""),
+        ["concurrency", "--quick"] => concurrency::run(concurrency::QUICK, ""),
+        ["concurrency", "--only", name @ "acquire"] => {
+            concurrency::run(concurrency::FULL, name);
+        }
         ["memory-of", contender, keys] => memory::child(contender, keys, None),
         ["memory-of", contender, keys, max] => memory::child(contender, keys, Some(max)),
         _ => {
@@ -42,6 +48,7 @@ fn main() -> ExitCode {
             eprintln!(
                 "       admittance-bench lease [--quick | --only local|escrow|redis|postgres|door]"
             );
+            eprintln!("       admittance-bench concurrency [--quick | --only acquire]");
             return ExitCode::from(2);
         }
     }

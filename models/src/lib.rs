@@ -10,6 +10,9 @@
 //!   nodes.
 //! - [`lease_windowed`], [`lease_continuous`], [`lease_carry_over`]: the shipped machines in the
 //!   three forms of leasing, against a network, clocks, nodes and a store that do as they like.
+//! - [`handoff`]: how a coordinator hands places on from node to node, as an abstract protocol
+//!   whose state count is known.
+//! - [`shares`]: the shipped coordinator and node machines, against the same enemies.
 //! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
@@ -31,11 +34,13 @@
 #![forbid(unsafe_code)]
 
 pub mod carry_over;
+pub mod handoff;
 pub mod lease;
 pub mod lease_carry_over;
 pub mod lease_continuous;
 pub mod lease_windowed;
 mod report;
+pub mod shares;
 pub mod trade_off;
 
 pub use report::{Checked, Peak, Report, Rule, Verdict, explore};
@@ -52,7 +57,7 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 5] = [
+pub const MODELS: [Entry; 7] = [
     Entry {
         name: "carry-over",
         about: "plain leasing whose credits survive the window; known state counts",
@@ -72,6 +77,16 @@ pub const MODELS: [Entry; 5] = [
         name: "lease-carry-over",
         about: "the shipped machines with credits that survive the window",
         run: lease_carry_over::run,
+    },
+    Entry {
+        name: "handoff",
+        about: "places handed on from node to node, abstract; a known state count",
+        run: handoff::run,
+    },
+    Entry {
+        name: "shares",
+        about: "the shipped machines of a fleet that shares one limit",
+        run: shares::run,
     },
     Entry {
         name: "trade-off",

@@ -1,8 +1,11 @@
 //! What is typed.
 
+mod concurrency;
+
 use admittance_core::Span;
 use admittance_sim::{Batch, Demand, Faults, Kind, Setup};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+pub(crate) use concurrency::Concurrency;
 
 /// Simulates fleets from a seed.
 #[derive(Parser)]
@@ -14,7 +17,22 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// A fleet that leases from one store. Exits with 1 if a bound did not hold.
-    Lease(Lease),
+    Lease(Box<Lease>),
+    /// A fleet that shares one limit on what is in flight. Exits with 1 if a bound did not hold.
+    Concurrency(Box<Concurrency>),
+    /// Inferred limits in front of backends with a known knee. Exits with 1 if the `stable` preset
+    /// missed one.
+    Knee(Knee),
+}
+
+#[derive(Args)]
+pub(crate) struct Knee {
+    /// Where all chance comes from.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How many requests each run settles.
+    #[arg(long, default_value_t = 90_000, value_parser = samples)]
+    pub(crate) samples: usize,
 }
 
 #[derive(Args)]
@@ -167,5 +185,12 @@ impl Lease {
             },
             only: None,
         }
+    }
+}
+
+fn samples(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 300..=100_000_000) => Ok(count),
+        _ => Err("from 300 to 100000000 requests".into()),
     }
 }

@@ -119,17 +119,17 @@ impl Load {
 }
 
 /// Ranks, of which the first come up most.
-struct Zipf {
+pub(crate) struct Zipf {
     /// Sums of the weights so far.
     sums: Vec<u64>,
 }
 
 impl Zipf {
-    fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         Self::from_weights((1_u64..).map(|rank| WEIGHT / rank).take(len))
     }
 
-    fn even(len: usize) -> Self {
+    pub(crate) fn even(len: usize) -> Self {
         Self::from_weights((0..len).map(|_| 1))
     }
 
@@ -142,11 +142,11 @@ impl Zipf {
         Self { sums: weights.map(add).collect() }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.sums.len()
     }
 
-    fn choose(&self, random: &mut Rng) -> usize {
+    pub(crate) fn choose(&self, random: &mut Rng) -> usize {
         let all = self.sums.last().copied().unwrap_or(1);
         let point = random.u64(0..all);
         self.sums.partition_point(|&sum| sum <= point)

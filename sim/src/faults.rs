@@ -5,7 +5,6 @@ use fastrand::Rng;
 
 use crate::between::Between;
 use crate::clock::LeaseClock;
-use crate::fleet::EPOCHS;
 use crate::node::Node;
 use crate::queue::{Event, Fault, Queue};
 use crate::setup::Setup;
@@ -14,14 +13,9 @@ use crate::store::REPLICATION_LAG_MAX;
 /// A node whose clocks are as wrong as the setup says; every fourth drifts as far as it may.
 pub(crate) fn born<B: Between>(setup: &Setup, random: &mut Rng) -> Node<B> {
     let signed = |span: u64| i64::try_from(span).unwrap_or(i64::MAX);
-    let (drift, skew) = (signed(setup.faults.drift_ppm), signed(setup.faults.skew.us()));
-    let drift_ppm = match random.u64(0..8) {
-        0 => drift,
-        1 => -drift,
-        _ => random.i64(-drift..=drift),
-    };
+    let skew = signed(setup.faults.skew.us());
     Node {
-        clock: LeaseClock { epoch: random.u64(EPOCHS), drift_ppm },
+        clock: drifting(setup.faults.drift_ppm, random),
         // Drawn alike however large it is, so that it alone differs.
         skew_us: random.i64(..) % (skew + 1),
         incarnation: random.u64(..),
@@ -31,8 +25,19 @@ pub(crate) fn born<B: Between>(setup: &Setup, random: &mut Rng) -> Node<B> {
     }
 }
 
+/// A clock that drifts by at most so much; every fourth one by just that.
+pub(crate) fn drifting(most_ppm: u64, random: &mut Rng) -> LeaseClock {
+    let drift = i64::try_from(most_ppm).unwrap_or(i64::MAX);
+    let drift_ppm = match random.u64(0..8) {
+        0 => drift,
+        1 => -drift,
+        _ => random.i64(-drift..=drift),
+    };
+    LeaseClock { epoch: random.u64(EPOCHS), drift_ppm }
+}
+
 /// Puts everything that goes wrong into the queue.
-pub(crate) fn schedule(setup: &Setup, random: &mut Rng, queue: &mut Queue) {
+pub(crate) fn schedule(setup: &Setup, random: &mut Rng, queue: &mut Queue<Event>) {
     let window = setup.window.us();
     let end = window * u64::try_from(setup.windows).unwrap_or(u64::MAX);
     let mut happen = |at: u64, fault: Fault| queue.push(at, Event::Fault(fault));
@@ -65,3 +70,5 @@ pub(crate) fn schedule(setup: &Setup, random: &mut Rng, queue: &mut Queue) {
 const STEP_BACK_MAX: Span = Span::from_ms(50);
 /// The longest that there is no store.
 const OUTAGE_MAX: Span = Span::from_secs(1);
+/// What a lease clock may show when its machine is seen first.
+pub(crate) const EPOCHS: std::ops::Range<u64> = 1..1 << 50;

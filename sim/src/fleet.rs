@@ -13,7 +13,7 @@ use fastrand::Rng;
 use crate::between::{Between, Deadline, Heard};
 use crate::clock::LeaseClock;
 use crate::demand::{Arrival, Load};
-use crate::faults;
+use crate::faults::{self, EPOCHS};
 use crate::ledger::{Admission, Check, Ledger};
 use crate::network::Network;
 use crate::node::{Node, Waits};
@@ -58,14 +58,14 @@ pub(crate) struct Fleet<B> {
     pub(crate) nodes: Vec<Node<B>>,
     pub(crate) store: Store<B>,
     pub(crate) network: Network,
-    pub(crate) queue: Queue,
+    pub(crate) queue: Queue<Event>,
     pub(crate) ledger: Ledger,
     waiters: u64,
 }
 
 impl<B: Between> Fleet<B> {
     fn new(setup: &Setup, rules: Rules, sizer: Sizer, between: B, random: &mut Rng) -> Self {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new();
         faults::schedule(setup, &mut random.fork(), &mut queue);
         let mut births = random.fork();
         let nodes = std::iter::repeat_with(|| faults::born(setup, &mut births));
@@ -76,7 +76,7 @@ impl<B: Between> Fleet<B> {
             random: random.fork(),
             nodes: nodes.take(setup.nodes).collect(),
             store: Store::new(*rules.strategy(), setup, between),
-            network: Network::new(setup, random.fork()),
+            network: Network::new(setup.faults.way(), setup.nodes, random.fork()),
             queue,
             ledger: Ledger::new(setup, rules.coupling()),
             waiters: 0,
@@ -437,8 +437,6 @@ impl<B: Between> Fleet<B> {
     }
 }
 
-/// What a lease clock may show when its machine is seen first.
-pub(crate) const EPOCHS: std::ops::Range<u64> = 1..1 << 50;
 /// Deadlines that are simulated after the last window, so that every request can be answered.
 const DEADLINES_AFTER: u64 = 4;
 /// How long a refusal takes.

@@ -46,9 +46,11 @@
 
 mod between;
 mod clock;
+pub mod concurrency;
 mod demand;
 mod faults;
 mod fleet;
+pub mod knee;
 mod ledger;
 mod network;
 mod node;

@@ -1,23 +1,59 @@
-//! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`.
+//! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`,
+//! or limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`.
 
 mod arguments;
 
 use std::process::ExitCode;
 
-use admittance_sim::{Nothing, run};
-use arguments::{Arguments, Command};
+use admittance_sim::knee::{Both, HEADING, backends};
+use admittance_sim::{InvalidSetup, Nothing, concurrency, run};
+use arguments::{Arguments, Command, Concurrency, Knee};
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let Command::Lease(lease) = Arguments::parse().command;
-    match run(&lease.setup(), Nothing) {
-        Ok(report) => {
+    let held = match Arguments::parse().command {
+        Command::Knee(knee) => Ok(knees(&knee)),
+        Command::Lease(lease) => run(&lease.setup(), Nothing).map(|report| {
             println!("{report}");
-            if report.held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+            report.held()
+        }),
+        Command::Concurrency(fleet) => share(&fleet),
+    };
+    match held {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(refused) => {
             eprintln!("admittance-sim: {refused}");
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs fleets that share a limit, and says whether every bound held.
+fn share(fleet: &Concurrency) -> Result<bool, InvalidSetup> {
+    if fleet.runs <= 1 {
+        let report = concurrency::run(&fleet.setup(0), concurrency::Nothing)?;
+        println!("{report}");
+        return Ok(report.held());
+    }
+    println!("{}", concurrency::Report::HEADER);
+    let mut reports = Vec::new();
+    for nth in 0..fleet.runs {
+        let report = concurrency::run(&fleet.setup(nth), concurrency::Nothing)?;
+        println!("{}", report.row());
+        reports.push(report);
+    }
+    println!("{}", concurrency::summary(&reports));
+    Ok(reports.iter().all(concurrency::Report::held))
+}
+
+fn knees(arguments: &Knee) -> bool {
+    println!("seed {}, {} requests per run\n{HEADING}", arguments.seed, arguments.samples);
+    let mut held = true;
+    for backend in backends() {
+        let both = Both::of(backend, arguments.samples, arguments.seed);
+        println!("{both}");
+        held &= both.held();
+    }
+    held
 }

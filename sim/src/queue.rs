@@ -8,13 +8,12 @@ use admittance_core::{Micros, Span};
 
 /// What is going to happen. Two things at one instant happen in the order in which they were put
 /// here.
-#[derive(Default)]
-pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<Entry>>,
+pub(crate) struct Queue<E> {
+    heap: BinaryHeap<Reverse<Entry<E>>>,
     count: u64,
 }
 
-/// Something that happens.
+/// Something that happens to a fleet that leases.
 pub(crate) enum Event {
     /// An ask reaches the store.
     Ask { port: Port, request: Request, sent: Micros },
@@ -66,14 +65,18 @@ pub(crate) enum Fault {
     StoreUp { lag: Span, step: Span },
 }
 
-struct Entry {
+struct Entry<E> {
     at: u64,
     count: u64,
-    event: Event,
+    event: E,
 }
 
-impl Queue {
-    pub(crate) fn push(&mut self, at: u64, event: Event) {
+impl<E> Queue<E> {
+    pub(crate) const fn new() -> Self {
+        Self { heap: BinaryHeap::new(), count: 0 }
+    }
+
+    pub(crate) fn push(&mut self, at: u64, event: E) {
         self.count += 1;
         self.heap.push(Reverse(Entry { at, count: self.count, event }));
     }
@@ -82,27 +85,27 @@ impl Queue {
         self.heap.peek().map(|Reverse(entry)| entry.at)
     }
 
-    pub(crate) fn pop(&mut self) -> Option<(u64, Event)> {
+    pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }
 
-impl Ord for Entry {
+impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.count).cmp(&(other.at, other.count))
     }
 }
 
-impl PartialOrd for Entry {
+impl<E> PartialOrd for Entry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
+impl<E> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Entry {}
+impl<E> Eq for Entry<E> {}

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::ledger::Check;
+use crate::network::Way;
 use admittance_core::learn::{LeaseCost, Sizer};
 use admittance_core::lease::{DRIFT_MAX_PPM, Rules};
 use admittance_core::{Builtin, Cost, Gcra, Span, Tat, Window};
@@ -120,6 +121,15 @@ impl Faults {
         failovers: 0,
         crashes: 0,
     };
+
+    pub(crate) const fn way(&self) -> Way {
+        Way {
+            latency: self.latency,
+            loss_ppm: self.loss_ppm,
+            duplicate_ppm: self.duplicate_ppm,
+            slow_ppm: self.slow_ppm,
+        }
+    }
 }
 
 impl Setup {

@@ -25,3 +25,16 @@ fn what_is_out_of_range_is_refused_with_the_range() {
     let run = sim(&["lease", "--drift-ppm", "1001"]);
     assert_eq!(run.status.code(), Some(2));
 }
+
+#[test]
+fn a_table_has_both_presets_and_a_missed_knee_is_a_failure() {
+    // Too short to find anything.
+    let run = sim(&["knee", "--samples", "300", "--seed", "5"]);
+    let said = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    for figure in ["seed 5, 300 requests", "stable /knee", "seed /knee", "missed"] {
+        assert!(said.contains(figure), "no {figure} in\n{said}");
+    }
+    let run = sim(&["knee", "--samples", "299"]);
+    assert_eq!(run.status.code(), Some(2));
+}

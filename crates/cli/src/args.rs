@@ -51,6 +51,10 @@ pub(crate) struct ServeArgs {
     /// read from ADMITTANCE_FLEET_SECRET, where other users of the machine do not see it
     #[arg(long, value_name = "SECRET")]
     pub(crate) fleet_secret: Option<String>,
+    /// A name that no other instance has, by which fleets know this one; host and process number
+    /// without it. Also read from ADMITTANCE_NODE_ID
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_id: Option<String>,
     /// Check the configuration, print its resolved form, and exit
     #[arg(long)]
     pub(crate) validate: bool,

@@ -31,12 +31,17 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         let (name, names) = (&args.policy, names.join(", "));
         return Err(Failure(format!("unknown policy {name:?}; configured policies: {names}")));
     };
-    if policy.escrow.is_some() {
+    let Some(rate) = &policy.rate else {
+        let name = printable(&args.policy);
+        let why = "a replay goes through a rate strategy, and it has none";
+        return Err(Failure(format!("policy {name} cannot be replayed: {why}")));
+    };
+    if rate.escrow.is_some() {
         let name = printable(&args.policy);
         let why = "its keys share one budget, and a replay goes through a strategy key by key";
         return Err(Failure(format!("policy {name} is a fairEscrow: {why}")));
     }
-    let mut replay = Replay::new(&policy.strategy);
+    let mut replay = Replay::new(&rate.strategy);
     let finished = if args.trace == Path::new("-") {
         replay.all(Trace::new(io::stdin().lock()), &args.trace)
     } else {

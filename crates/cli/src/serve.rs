@@ -5,10 +5,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use admittance::concurrency::Node;
 use admittance::{BreakerState, GuardSettings, Guarded, PreciseClock, Span};
 use admittance_server::{
-    AnyStore, Config, DRAIN_MAX, Defaults, Drained, FleetSecret, PolicyConfig, Service, Stopped,
-    StoreConfig, TierConfig,
+    AnyStore, Config, DRAIN_MAX, Defaults, Drained, FleetSecret, Instance, PolicyConfig, Service,
+    Stopped, StoreConfig, TierConfig, Unservable,
 };
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -53,9 +54,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
 /// The service on the store that was chosen, which need not be there yet.
 async fn service(chosen: &Chosen, config: &Config, args: &ServeArgs) -> Result<Service, Failure> {
     let Some(store) = chosen.open(&args.store, config).await? else {
+        let is_distributed = |policy: &&PolicyConfig| {
+            policy.concurrency.as_ref().is_some_and(|gate| gate.fleet.is_some())
+        };
+        if let Some(policy) = config.policies.iter().find(is_distributed) {
+            return Err(Failure::new(Unservable::NoFleet { policy: policy.name.clone() }));
+        }
         return Ok(Service::new(config, Arc::new(PreciseClock::new())));
     };
-    let service = Service::on_store(config, &store, &GuardSettings::default());
+    let instance = instance(args)?;
+    let service = Service::on_store_as(&instance, config, &store, &GuardSettings::default());
     let service = service.map_err(Failure::new)?;
     // A chance to connect before the first request waits for it.
     if let Some(guard) = service.guards().next()
@@ -66,6 +74,20 @@ async fn service(chosen: &Chosen, config: &Config, args: &ServeArgs) -> Result<S
         ));
     }
     Ok(service)
+}
+
+/// The name that the flags or the environment give this instance.
+fn instance(args: &ServeArgs) -> Result<Instance, Failure> {
+    let of_environment = || {
+        let names = ["ADMITTANCE_NODE_ID", "TK_NODE_ID"];
+        names.iter().find_map(|name| std::env::var(name).ok())
+    };
+    let Some(node_id) = args.node_id.clone().or_else(of_environment) else {
+        return Ok(Instance::default());
+    };
+    // Refused here, where it can be told; the service has no use for the node itself.
+    Node::new(&node_id, 0).map_err(|why| Failure(format!("--node-id: {why}")))?;
+    Ok(Instance { node_id })
 }
 
 /// Says when the store is given up and when it is back, once each.
@@ -179,7 +201,7 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     let _ = writeln!(text, "policies ({from}):");
     for policy in config.policies.iter().take(POLICIES_SHOWN_MAX) {
         let name = shown::printable(&policy.name);
-        let _ = writeln!(text, "  {name}: {}{}", kind(policy), policy.rule);
+        let _ = writeln!(text, "  {name}: {}", kind(policy));
     }
     if config.policies.len() > POLICIES_SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", config.policies.len() - POLICIES_SHOWN_MAX);
@@ -194,15 +216,23 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     text
 }
 
-/// What a policy is beside its rule.
-const fn kind(policy: &PolicyConfig) -> &'static str {
-    match policy.tier {
-        _ if policy.escrow.is_some() => "fairEscrow over ",
+/// What a policy limits, and how.
+fn kind(policy: &PolicyConfig) -> String {
+    let gate = policy.concurrency.as_ref().map(|gate| {
+        let (min, max) = (gate.limit.min, gate.limit.max);
+        let name = if gate.fleet.is_some() { "distributedConcurrency" } else { "concurrency" };
+        if min == max { format!("{name} of {max}") } else { format!("{name} of {min} to {max}") }
+    });
+    let Some(rate) = &policy.rate else { return gate.unwrap_or_default() };
+    let gate = gate.map_or_else(String::new, |gate| format!(", {gate}"));
+    let before = match rate.tier {
+        _ if rate.escrow.is_some() => "fairEscrow over ",
         TierConfig::CachedDeny => "cached-deny before ",
         TierConfig::Leased(_) => "leased from ",
         TierConfig::Federated(_) => "federated ",
         _ => "",
-    }
+    };
+    format!("{before}{}{gate}", rate.rule)
 }
 
 /// How long the first connection may hold up the start.

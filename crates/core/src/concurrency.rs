@@ -2,8 +2,9 @@
 //!
 //! A gate counts permits in one [`Word`]; beside the count stand the two ceilings it is held to,
 //! the limit that this process inferred ([`learn::Limit`](crate::learn)) and the share that a
-//! coordinator granted. N processes that each infer a limit for one backend would admit N times
-//! its capacity, so each reports to a coordinator, which splits one limit among them.
+//! coordinator granted. A [`Partition`] divides both among classes. N processes that each infer a
+//! limit for one backend would admit N times its capacity, so each reports to a coordinator, which
+//! splits one limit among them.
 //!
 //! Two machines, and nothing else: [`Members`] is a pure step over what is remembered of a fleet,
 //! which any store runs; [`Member`] is a node's side of it. They exchange [`Report`], [`Grant`] and
@@ -23,6 +24,7 @@
 mod coordinator;
 mod member;
 mod node;
+mod partition;
 mod word;
 
 pub use coordinator::{
@@ -30,4 +32,5 @@ pub use coordinator::{
 };
 pub use member::{Applied, Beat, Member, MemberRules, Outage, Standing};
 pub use node::{InvalidNode, NODE_ID_MAX, Node};
+pub use partition::{CLASSES_MAX, Partition, Parts};
 pub use word::{PERMITS_MAX, Word};

@@ -49,6 +49,13 @@ pub enum Invalid {
         /// What was asked for.
         minutes: i64,
     },
+    /// The parameter does not suit the law it is for, alone or beside the others.
+    Unfit {
+        /// Which parameter.
+        parameter: Parameter,
+        /// What would do: "must ...".
+        must: &'static str,
+    },
 }
 
 /// The name of a parameter, as users write it.
@@ -83,6 +90,28 @@ pub enum Parameter {
     MaxKeys,
     /// How many credits are leased at once.
     Quantum,
+    /// The percentages of a limit that classes are guaranteed.
+    Guaranteed,
+    /// The lowest limit that is inferred.
+    MinLimit,
+    /// The highest limit that is inferred.
+    MaxLimit,
+    /// The limit before anything is known.
+    InitialLimit,
+    /// How many samples the baseline is the least of.
+    RttWindow,
+    /// How far one step goes.
+    Smoothing,
+    /// How many times the baseline counts as unloaded.
+    Tolerance,
+    /// What an overload multiplies the limit by.
+    BackoffRatio,
+    /// Growth only while throughput grows.
+    ThroughputGuard,
+    /// The time above which nothing is healthy.
+    RttMax,
+    /// How the baseline is measured anew.
+    Recalibrate,
 }
 
 impl fmt::Display for Parameter {
@@ -102,6 +131,17 @@ impl fmt::Display for Parameter {
             Self::DifferentWeights => "different weights",
             Self::MaxKeys => "maxKeys",
             Self::Quantum => "quantum",
+            Self::Guaranteed => "guaranteed",
+            Self::MinLimit => "minLimit",
+            Self::MaxLimit => "maxLimit",
+            Self::InitialLimit => "initialLimit",
+            Self::RttWindow => "rttWindow",
+            Self::Smoothing => "smoothing",
+            Self::Tolerance => "tolerance",
+            Self::BackoffRatio => "backoffRatio",
+            Self::ThroughputGuard => "throughputGuard",
+            Self::RttMax => "rttMax",
+            Self::Recalibrate => "recalibrate",
         })
     }
 }
@@ -132,6 +172,7 @@ impl fmt::Display for Invalid {
             Self::OffsetOutOfRange { minutes } => {
                 write!(f, "offsetMinutes is {minutes}; it must lie between -840 and 840")
             }
+            Self::Unfit { parameter, must } => write!(f, "{parameter} must {must}"),
         }
     }
 }

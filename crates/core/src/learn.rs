@@ -1,20 +1,23 @@
 //! Estimates: what is guessed from the past, kept apart from what is decided.
 //!
-//! A decision is exact; how large the next lease should be is not, and a wrong guess costs round
-//! trips or idle credits, never a bound. Floating point is allowed here and nowhere else in this
-//! crate, and what leaves for a decision is a whole number clamped to a stated range.
+//! A decision is exact; how large the next lease should be, or how many a backend can take at once,
+//! is not, and a wrong guess costs round trips, idle credits or waiting, never a bound. Floating
+//! point is allowed here and nowhere else in this crate, and what leaves for a decision is a whole
+//! number clamped to a stated range.
 //!
 //! # Guarantee
 //! No input makes an estimate panic, become NaN or leave its range. No estimate can loosen a
 //! limit: the store grants what is left of it, whatever size it is asked for.
 //!
 //! # Proven by
-//! `tests/size.rs`.
+//! `tests/size.rs` and `tests/limit.rs`.
 #![allow(clippy::float_arithmetic, reason = "estimates may round; decisions never see a float")]
 
 mod limit;
 mod size;
 pub mod trace;
 
-pub use limit::{Ending, Sample};
+pub use limit::{
+    Ending, Limit, LimitAlgorithm, LimitRules, LimitStats, Recalibrate, Sample, ThroughputGuard,
+};
 pub use size::{Learned, LeaseCost, Predictive, Sizer};

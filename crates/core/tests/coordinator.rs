@@ -192,8 +192,10 @@ fn a_node_that_leaves_frees_its_share_at_once_but_for_what_still_runs() {
     let late = fleet.beat(&report(0, 2, 10, 0));
     assert_eq!(late.lifetime, None, "a report from before it left changes nothing");
     fleet.now += 5_000;
-    assert_eq!(fleet.beat(&report(1, 2, 10, 0)).share, 10);
-    fleet.leave(1, 3, 0);
+    assert_eq!(fleet.beat(&report(1, 2, 10, 0)).share, 6, "a clock shows the last tick, not now");
+    fleet.now += 1;
+    assert_eq!(fleet.beat(&report(1, 3, 10, 0)).share, 10);
+    fleet.leave(1, 4, 0);
     assert_eq!(fleet.beat(&report(2, 1, 10, 0)).share, 10);
 }
 

@@ -88,10 +88,23 @@ fn extra_reports_are_for_acknowledging_for_what_is_due_and_for_what_has_drained(
     assert!(!node.is_short());
     assert!(round(&mut node, &Grant { fair: 5, ..grant(3, 1) }), "others hold what it is due");
     assert!(node.is_short());
-    assert!(node.has_drained(2) && !node.has_drained(3));
     let mut calm = member(MemberRules { eager: false, ..RULES });
     assert!(!round(&mut calm, &Grant { fair: 5, ..grant(3, 1) }));
     assert!(!calm.is_short() && !calm.has_drained(0));
+}
+
+#[test]
+fn what_has_drained_is_told_once_and_only_if_more_than_the_share_was_reported() {
+    let mut node = member(RULES);
+    let busy = (0..5).fold(Word::new(8), |word, _| word.acquire().unwrap());
+    let beat = node.report(busy, true, 9, at(0));
+    let _ = node.apply(&beat, &grant(3, 1), at(1)).unwrap();
+    assert!(!node.has_drained(4), "still above the share");
+    assert!(node.has_drained(3), "the coordinator keeps five until it hears of this");
+    let idle = node.report(busy.release().release(), true, 9, at(2));
+    assert!(!node.has_drained(2), "the share is kept for it anyway");
+    let _ = node.apply(&idle, &grant(3, 1), at(3)).unwrap();
+    assert!(!node.has_drained(0));
 }
 
 #[test]

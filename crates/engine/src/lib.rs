@@ -20,6 +20,7 @@ pub mod bench;
 mod clock;
 mod coordinator;
 mod escrow;
+pub mod gate;
 mod key;
 mod limiter;
 mod locked;
@@ -44,6 +45,7 @@ pub use coordinator::{Coordinator, CoordinatorError, MemoryCoordinator, REMEMBER
 pub use escrow::FairEscrow;
 #[cfg(feature = "tokio")]
 pub use escrow::{Quantum, SharedEscrow};
+pub use gate::{Gate, Permit};
 pub use key::Key;
 pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
 pub use relay::{MemoryRelay, Relay};

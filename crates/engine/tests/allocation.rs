@@ -216,3 +216,27 @@ fn spending_a_lease_allocates_nothing() {
     };
     assert!(allocations(miss) > 0);
 }
+
+#[test]
+fn a_permit_allocates_nothing_whichever_way_it_ends() {
+    use admittance::gate::{Gate, LimitRules};
+
+    for rules in [LimitRules::stable(), LimitRules::seed_defaults(), LimitRules::fixed(4)] {
+        let gate = Gate::new(rules).unwrap();
+        let permits = || {
+            for _ in 0..10_000 {
+                gate.acquire_scoped().unwrap().finish();
+                gate.acquire().unwrap().overload();
+                drop(gate.acquire().unwrap());
+                let mut stream = gate.acquire().unwrap();
+                stream.first_byte();
+            }
+        };
+        assert_eq!(allocations(permits), 0, "{rules:?}");
+        let held: Vec<_> = std::iter::from_fn(|| gate.acquire().ok()).collect();
+        assert_eq!(allocations(|| assert!(gate.acquire().is_err())), 0, "a refusal");
+        // The same lines see a permit that is put in a box.
+        drop(held);
+        assert!(allocations(|| drop(Box::new(gate.acquire().unwrap()))) > 0);
+    }
+}

@@ -19,7 +19,8 @@
 //! use admittance_server::{Config, Fail};
 //! let text = "limiters:\n  api: { strategy: gcra, limit: 5, period: 1h }\n";
 //! let config = Config::parse("policies.yaml", text, Fail::Open)?;
-//! assert_eq!(config.policies[0].strategy.limit(), 5);
+//! let rate = config.policies[0].rate.as_ref().expect("a rate policy");
+//! assert_eq!(rate.strategy.limit(), 5);
 //!
 //! let text = "limiters:\n  api: { strategy: gcra, limit: 0x10, period: 1h }\n";
 //! let report = Config::parse("policies.yaml", text, Fail::Open).unwrap_err();
@@ -30,6 +31,7 @@
 //! # Ok::<(), admittance_server::Report>(())
 //! ```
 
+mod concurrency;
 mod escrow;
 mod lease;
 mod node;
@@ -47,6 +49,7 @@ use std::path::Path;
 
 use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
+pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
 pub use self::lease::TierConfig;
 use self::node::{Entry, Value};
@@ -85,7 +88,7 @@ impl From<Fail> for Defaults {
 }
 
 /// Everything a file says, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The policies, by name.
     pub policies: Vec<PolicyConfig>,
@@ -98,24 +101,33 @@ pub struct Config {
 }
 
 /// One policy, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PolicyConfig {
     /// The name that requests ask for.
     pub name: String,
-    /// The parameters in exact units.
-    pub rule: Rule,
-    /// The strategy built from them.
-    pub strategy: Builtin,
+    /// How often, if that is limited.
+    pub rate: Option<RateConfig>,
+    /// How many at once, if that is limited.
+    pub concurrency: Option<GateConfig>,
     /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
-    /// How many keys are kept at most.
-    pub max_keys: u64,
-    /// What happens to a new key when there is no room.
-    pub on_full: OnFull,
     /// What to answer when the store cannot.
     pub fail: FailMode,
     /// What a shared store is told about it.
     pub store: StoreConfig,
+}
+
+/// The rate axis of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateConfig {
+    /// The parameters in exact units.
+    pub rule: Rule,
+    /// The strategy built from them.
+    pub strategy: Builtin,
+    /// How many keys are kept at most.
+    pub max_keys: u64,
+    /// What happens to a new key when there is no room.
+    pub on_full: OnFull,
     /// What stands between its requests and the store.
     pub tier: TierConfig,
     /// How its keys share one budget, if they do; the strategy is then that of the budget.
@@ -221,30 +233,17 @@ impl fmt::Display for Config {
             _ => writeln!(f, "limiters:")?,
         }
         for policy in &self.policies {
-            writeln!(
-                f,
-                "  {}: # limit shown: {}",
-                yaml_text(&policy.name),
-                policy.strategy.limit()
-            )?;
-            match &policy.escrow {
-                Some(escrow) => write!(f, "{escrow}")?,
-                None => writeln!(f, "    strategy: {}", policy.rule.strategy())?,
+            let limit = policy.rate.as_ref().map(|rate| rate.strategy.limit());
+            let limit = limit.map_or_else(String::new, |limit| format!(" # limit shown: {limit}"));
+            writeln!(f, "  {}:{limit}", yaml_text(&policy.name))?;
+            if let Some(rate) = &policy.rate {
+                write!(f, "{rate}")?;
             }
-            let is_escrow = policy.escrow.is_some();
-            for (key, value) in policy.rule.parameters().iter().filter(|_| !is_escrow) {
-                writeln!(f, "    {key}: {value}")?;
+            if let Some(concurrency) = &policy.concurrency {
+                write!(f, "{concurrency}")?;
             }
-            write!(f, "{}", policy.tier)?;
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;
-            }
-            let on_full = match policy.on_full {
-                OnFull::Evict => "evict",
-                OnFull::Deny => "deny",
-            };
-            if !is_escrow {
-                writeln!(f, "    maxKeys: {}\n    onFull: {on_full}", policy.max_keys)?;
             }
             writeln!(f, "    fail: {}", policy.fail.name())?;
             if let FailMode::Local { share } = policy.fail {
@@ -258,6 +257,25 @@ impl fmt::Display for Config {
             writeln!(f, "    storeDeadline: {}\n    durable: {durable}", Length(*deadline))?;
         }
         Ok(())
+    }
+}
+
+/// The rate axis as a policy file writes it, below the policy's name.
+impl fmt::Display for RateConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(escrow) = &self.escrow {
+            return write!(f, "{escrow}{}", self.tier);
+        }
+        writeln!(f, "    strategy: {}", self.rule.strategy())?;
+        for (key, value) in self.rule.parameters() {
+            writeln!(f, "    {key}: {value}")?;
+        }
+        let on_full = match self.on_full {
+            OnFull::Evict => "evict",
+            OnFull::Deny => "deny",
+        };
+        write!(f, "{}", self.tier)?;
+        writeln!(f, "    maxKeys: {}\n    onFull: {on_full}", self.max_keys)
     }
 }
 
@@ -338,7 +356,8 @@ impl Reader {
                 self.report(Some(place), &path, message);
                 continue;
             }
-            let first = *seen.entry((name, policy.strategy.shape())).or_insert(&policy.name);
+            let Some(rate) = &policy.rate else { continue };
+            let first = *seen.entry((name, rate.strategy.shape())).or_insert(&policy.name);
             if first != policy.name {
                 let message = format!(
                     "counts the same keys as policy {} in a shared store: both are {} there and of \

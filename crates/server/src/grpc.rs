@@ -13,13 +13,13 @@
 
 use std::sync::Arc;
 
-use admittance::Source;
+use admittance::{Micros, Source};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_server::RateLimiter;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::service::{Operation, Refusal, Service, cost};
+use crate::service::{Admitted, Operation, Refusal, Service, cost};
 
 /// The door to one service.
 #[derive(Clone, Debug)]
@@ -77,17 +77,39 @@ impl RateLimiter for Door {
     }
 
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Reply<v1::AdmitResponse> {
-        let policy = request.into_inner().policy;
-        self.service.unsupported(&policy, Operation::Admit).map_err(status)?;
-        Err(later("admit"))
+        let v1::AdmitRequest { policy, key, cost: given, .. } = request.into_inner();
+        cost(given).map_err(status)?;
+        let admitted = self.service.admit(&policy, &key).await.map_err(status)?;
+        let Admitted { decision, binding, lease, source } = admitted;
+        let (lease_id, until) =
+            lease.map_or_else(Default::default, |lease| (lease.id, lease.until));
+        let reply = v1::AdmitResponse {
+            decision: Some(decision.into()),
+            lease_id,
+            lease_expires_at: epoch_ms(until),
+            binding_axis: binding.map_or_else(String::new, |axis| axis.name().to_owned()),
+            policy_denied: false,
+        };
+        Ok(sourced(reply, source))
     }
 
-    async fn release(&self, _: Request<v1::ReleaseRequest>) -> Reply<v1::ReleaseResponse> {
-        Err(later("release"))
+    async fn release(&self, request: Request<v1::ReleaseRequest>) -> Reply<v1::ReleaseResponse> {
+        let v1::ReleaseRequest { lease_id, dropped } = request.into_inner();
+        self.service.release(&lease_id, dropped).await.map_err(status)?;
+        Ok(Response::new(v1::ReleaseResponse {}))
     }
 
-    async fn heartbeat(&self, _: Request<v1::HeartbeatRequest>) -> Reply<v1::HeartbeatResponse> {
-        Err(later("heartbeat"))
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Reply<v1::HeartbeatResponse> {
+        let leases = request.into_inner().lease_ids;
+        let heard = self.service.heartbeat(leases).await.map_err(status)?;
+        Ok(Response::new(v1::HeartbeatResponse {
+            live_ids: heard.live,
+            reclaimed_ids: heard.reclaimed,
+            next_deadline: epoch_ms(heard.next_deadline),
+        }))
     }
 }
 
@@ -108,11 +130,16 @@ pub(crate) fn status(refusal: Refusal) -> Status {
     match refusal {
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
         Refusal::Unsupported { .. } => Status::unimplemented(message),
-        Refusal::Store { .. } => Status::unavailable(message),
+        Refusal::Store { .. } | Refusal::Relay { .. } => Status::unavailable(message),
         Refusal::CostOutOfRange { .. }
         | Refusal::KeyTooLong { .. }
         | Refusal::BatchTooLong { .. } => Status::invalid_argument(message),
     }
+}
+
+/// An instant as the wire has it.
+fn epoch_ms(at: Micros) -> i64 {
+    i64::try_from(at.epoch_ms_ceil()).unwrap_or(i64::MAX)
 }
 
 fn later(operation: &str) -> Status {

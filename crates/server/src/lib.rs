@@ -27,6 +27,8 @@ mod escrow;
 mod fleet;
 mod grpc;
 mod health;
+mod lease_id;
+mod leases;
 mod peers;
 mod secret;
 mod serve;
@@ -34,17 +36,18 @@ mod service;
 mod store;
 
 pub use config::{
-    Config, Defaults, EscrowConfig, Fail, Place, PolicyConfig, Problem, Report, Rule, StoreConfig,
-    TierConfig,
+    Config, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, Place, PolicyConfig, Problem,
+    RateConfig, Report, Rule, StoreConfig, TierConfig,
 };
 pub use fleet::FleetSecret;
+pub use leases::{Heard, Lease};
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
     serve_fleet,
 };
 pub use service::{
-    BATCH_MAX, KEY_MAX, Known, Lent, Operation, Policy, Refusal, Service, SharedClock, Stopped,
-    cost,
+    Admitted, Axis, BATCH_MAX, Instance, KEY_MAX, Known, Lent, Operation, Policy, Refusal, SWEEP,
+    Service, SharedClock, Stopped, Unservable, cost,
 };
-pub use store::AnyStore;
+pub use store::{AnyFleet, AnyStore};

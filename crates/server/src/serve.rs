@@ -103,6 +103,10 @@ pub async fn serve_fleet(
     let stopped = async move {
         let _ = stop.wait_for(|draining| *draining).await;
     };
+    // Other instances must find this one before a lease of it can come to them.
+    let _ = tokio::time::timeout(GIVE_BACK_MAX, service.collect()).await;
+    let tended = Arc::clone(&service);
+    let tending = AbortOnDrop(tokio::spawn(async move { tended.tend().await }));
     let serving = router.serve_with_incoming_shutdown(connections, stopped);
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
@@ -114,9 +118,19 @@ pub async fn serve_fleet(
         Ok(ended) => ended.map(|()| Drained::Whole).map_err(Into::into),
         Err(_) => Ok(Drained::CutShort),
     };
+    drop(tending);
     // What is still held would be lost to the others until its window ends.
     let _ = tokio::time::timeout(GIVE_BACK_MAX, service.close()).await;
     drained
+}
+
+/// A task that ends with what started it.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// All services on one router, with the bounds on what a client may hold.

@@ -32,29 +32,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod admit;
 mod lend;
 mod many;
+mod rate;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 
+use admittance::concurrency::Node;
 use admittance::two_tier::{Leasing, TwoTier};
 use admittance::{
-    Builtin, Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded,
-    Invalid, Limiter, Memory, SharedLimiter, Source, Span, StoreError,
+    Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded, Invalid,
+    Memory, SharedLimiter, Source, Span, StoreError,
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, PolicyConfig, TierConfig, quoted};
+use crate::config::{Config, PolicyConfig, RateConfig, TierConfig, quoted};
 use crate::escrow::Escrow;
+use crate::leases::Leases;
 use crate::peers::Peers;
-use crate::store::AnyStore;
+use crate::store::{AnyFleet, AnyStore};
 
+use self::admit::Gated;
+pub use self::admit::{Admitted, Axis, SWEEP};
 pub use self::lend::{Lent, Stopped};
+use self::rate::{Here, Rate, Unanswered};
 
 /// A clock that every policy reads; tests put a manual one here.
 pub type SharedClock = Arc<dyn Clock + Send + Sync>;
@@ -77,32 +84,58 @@ pub struct Service {
     /// Names what goes back of what was lent there.
     lent: AtomicU64,
     incarnation: u64,
+    /// The permits that clients hold.
+    leases: Leases,
 }
-
-type Tiered = TwoTier<AnyStore>;
 
 /// One policy, ready to decide.
 pub struct Policy {
     config: PolicyConfig,
-    place: Where,
+    rate: Option<Rate>,
+    gate: Option<Gated>,
 }
 
-/// Where a policy's keys live.
-#[expect(clippy::large_enum_variant, reason = "a box would cost every check here a line")]
-enum Where {
-    /// In this process, which always answers.
-    Here {
-        clock: SharedClock,
-        /// Made when first asked: a limiter reserves room for its keys, and a file may have
-        /// thousands of policies that this process never sees a request for.
-        limiter: OnceLock<Limiter<Builtin, SharedClock>>,
+/// Which instance of a service this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// A name that no other instance has at the same time.
+    pub node_id: String,
+}
+
+/// The host's name, if the environment has it, and the process's number.
+impl Default for Instance {
+    fn default() -> Self {
+        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "localhost".into());
+        Self { node_id: format!("{host}#{}", std::process::id()) }
+    }
+}
+
+impl Instance {
+    /// As a node of a fleet, in an incarnation of its own.
+    fn node(&self) -> Node {
+        let incarnation = std::hash::RandomState::new().hash_one(&self.node_id);
+        let named = Node::new(&self.node_id, incarnation);
+        named.or_else(|_| Node::new("unnamed", incarnation)).expect("a plain name")
+    }
+}
+
+/// Why a service cannot be made of a configuration and a store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unservable {
+    /// Something cannot be kept exact.
+    #[error("{0}")]
+    Invalid(#[from] Invalid),
+    /// A policy's instances share one limit, and do not meet in this store.
+    #[error(
+        "policy {} has distributedConcurrency, which needs a store that instances share; use \
+         --store redis://… or postgres://…, or concurrency for one instance",
+        quoted(policy)
+    )]
+    NoFleet {
+        /// The policy.
+        policy: String,
     },
-    /// In a shared store.
-    There(Box<SharedLimiter<AnyStore>>),
-    /// In a store, with a tier before it in this process.
-    Tiered(Arc<Tiered>),
-    /// In one budget that they share, wherever that is.
-    Together(Box<Escrow>),
 }
 
 /// What can be asked of a policy.
@@ -165,6 +198,12 @@ pub enum Refusal {
         /// Why it could not.
         error: StoreError,
     },
+    /// The lease is held by another instance, which cannot be reached.
+    #[error("the lease is held elsewhere, which cannot be reached now: {}", why(error))]
+    Relay {
+        /// Why not.
+        error: StoreError,
+    },
     /// The batch is too long.
     #[error("the batch has {length} keys; the most is {BATCH_MAX}")]
     BatchTooLong {
@@ -191,28 +230,35 @@ impl Service {
         // Policies with a tier lend and borrow within this process: what they do elsewhere.
         let memory = AnyStore::new(Memory::new(Arc::clone(&clock)));
         let settings = GuardSettings { clock: Arc::new(Arc::clone(&clock)), ..Default::default() };
-        let mut service = Self::empty();
+        let node = Instance::default().node();
+        let mut service = Self::empty(Arc::clone(&clock), None);
         for policy in &config.policies {
+            let gate = policy.concurrency.as_ref().map(|gate| {
+                let gated = Gated::here(config, policy, gate, &clock, &node);
+                gated.expect("the reader has built it once")
+            });
             let clock = Arc::clone(&clock);
-            let place = match (&policy.escrow, policy.tier.is_strict()) {
-                (None, true) => Where::Here { clock, limiter: OnceLock::new() },
-                (Some(escrow), _) => {
-                    let escrow = Escrow::here(escrow, clock);
-                    Where::Together(Box::new(escrow.expect("the reader has built it once")))
-                }
-                (None, false) => {
-                    let place = service.in_store(config, policy, &memory, &settings);
-                    place.expect("the reader has built it once")
-                }
-            };
-            service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), place });
+            let rate =
+                policy.rate.as_ref().map(|rate| match (&rate.escrow, rate.tier.is_strict()) {
+                    (None, true) => Rate::Here(Here::new(rate, clock)),
+                    (Some(escrow), _) => {
+                        let escrow = Escrow::here(escrow, clock);
+                        Rate::Together(Box::new(escrow.expect("the reader has built it once")))
+                    }
+                    (None, false) => {
+                        let rate = service.in_store(config, policy, rate, &memory, &settings);
+                        rate.expect("the reader has built it once")
+                    }
+                });
+            let policy = Policy { config: policy.clone(), rate, gate };
+            service.policies.insert(policy.name().to_owned(), policy);
         }
         // What stands before this process's memory is nobody's concern: it always answers.
         service.guards.clear();
         service
     }
 
-    fn empty() -> Self {
+    fn empty(clock: SharedClock, relay: Option<AnyFleet>) -> Self {
         Self {
             policies: BTreeMap::new(),
             guards: BTreeMap::new(),
@@ -220,6 +266,7 @@ impl Service {
             stopped: watch::Sender::default(),
             lent: AtomicU64::new(0),
             incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
+            leases: Leases::new(clock, relay),
         }
     }
 
@@ -227,16 +274,46 @@ impl Service {
     /// be made within a tokio runtime, where the store is probed.
     ///
     /// # Errors
-    /// A share that cannot be kept exact; a configuration that was read has none.
+    /// A share that cannot be kept exact; a configuration that was read has none. A policy whose
+    /// instances share one limit, in a store where they do not meet.
     pub fn on_store(
         config: &Config,
         store: &AnyStore,
         settings: &GuardSettings,
-    ) -> Result<Self, Invalid> {
-        let mut service = Self::empty();
+    ) -> Result<Self, Unservable> {
+        Self::on_store_as(&Instance::default(), config, store, settings)
+    }
+
+    /// The same for an instance with a name of its own.
+    ///
+    /// # Errors
+    /// As [`on_store`](Self::on_store).
+    pub fn on_store_as(
+        instance: &Instance,
+        config: &Config,
+        store: &AnyStore,
+        settings: &GuardSettings,
+    ) -> Result<Self, Unservable> {
+        let node = instance.node();
+        let clock: SharedClock = Arc::new(Arc::clone(&settings.clock));
+        let mut service = Self::empty(Arc::clone(&clock), store.fleet());
         for policy in &config.policies {
-            let place = service.in_store(config, policy, store, settings)?;
-            service.policies.insert(policy.name.clone(), Policy { config: policy.clone(), place });
+            let gate = match (&policy.concurrency, store.fleet()) {
+                (Some(gate), Some(fleet)) => {
+                    Some(Gated::there(config, policy, gate, fleet, &node)?)
+                }
+                (Some(gate), None) if gate.fleet.is_some() => {
+                    return Err(Unservable::NoFleet { policy: policy.name.clone() });
+                }
+                (Some(gate), None) => Some(Gated::here(config, policy, gate, &clock, &node)?),
+                (None, _) => None,
+            };
+            let rate = match &policy.rate {
+                Some(rate) => Some(service.in_store(config, policy, rate, store, settings)?),
+                None => None,
+            };
+            let policy = Policy { config: policy.clone(), rate, gate };
+            service.policies.insert(policy.name().to_owned(), policy);
         }
         Ok(service)
     }
@@ -246,31 +323,32 @@ impl Service {
         &mut self,
         config: &Config,
         policy: &PolicyConfig,
+        rate: &RateConfig,
         store: &AnyStore,
         settings: &GuardSettings,
-    ) -> Result<Where, Invalid> {
+    ) -> Result<Rate, Invalid> {
         let deadline = policy.store.deadline;
         let guard = self.guards.entry(deadline).or_insert_with(|| {
             let settings = GuardSettings { deadline, ..settings.clone() };
             Arc::new(Guarded::start(store.clone(), settings))
         });
-        if let Some(escrow) = &policy.escrow {
+        if let Some(escrow) = &rate.escrow {
             let escrow = Escrow::there(config, policy, escrow, guard)?;
-            return Ok(Where::Together(Box::new(escrow)));
+            return Ok(Rate::Together(Box::new(escrow)));
         }
         let (name, guard) = (config.store_name(policy), Arc::clone(guard));
-        let limiter = SharedLimiter::new(name, policy.strategy, guard, policy.fail)?;
-        let limiter = limiter.max_keys(policy.max_keys);
-        let max_keys = usize::try_from(policy.max_keys).unwrap_or(usize::MAX);
-        Ok(match policy.tier {
-            TierConfig::Strict => Where::There(Box::new(limiter)),
+        let limiter = SharedLimiter::new(name, rate.strategy, guard, policy.fail)?;
+        let limiter = limiter.max_keys(rate.max_keys);
+        let max_keys = usize::try_from(rate.max_keys).unwrap_or(usize::MAX);
+        Ok(match rate.tier {
+            TierConfig::Strict => Rate::There(Box::new(limiter)),
             TierConfig::CachedDeny => {
-                Where::Tiered(Arc::new(TwoTier::cached_deny(limiter, max_keys)))
+                Rate::Tiered(Arc::new(TwoTier::cached_deny(limiter, max_keys)))
             }
             TierConfig::Leased(leasing) | TierConfig::Federated(leasing) => {
                 let leasing = Leasing { max_keys: max_keys.min(leasing.max_keys), ..leasing };
                 let tier = TwoTier::leased(limiter, leasing);
-                Where::Tiered(Arc::new(tier.expect("the reader has checked it")))
+                Rate::Tiered(Arc::new(tier.expect("the reader has checked it")))
             }
         })
     }
@@ -278,9 +356,14 @@ impl Service {
     /// Gives back what this process holds of shared limits. To be called when no more requests
     /// come.
     pub async fn close(&self) {
+        for policy in self.policies.values() {
+            if let Some(gate) = &policy.gate {
+                gate.close().await;
+            }
+        }
         let mut closing = JoinSet::new();
         for policy in self.policies.values() {
-            if let Where::Tiered(tier) = &policy.place {
+            if let Some(Rate::Tiered(tier)) = &policy.rate {
                 let tier = Arc::clone(tier);
                 closing.spawn(async move { tier.close().await });
             }
@@ -317,21 +400,8 @@ impl Service {
     pub async fn check(&self, policy: &str, key: &str, cost: Cost) -> Result<Decided, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        match &policy.place {
-            Where::Here { clock, limiter } => {
-                let decision = policy.here(clock, limiter).check_cost(key, cost);
-                Ok(Decided { decision, source: Source::Store })
-            }
-            Where::There(limiter) => {
-                let decided = limiter.check(key.as_bytes(), cost).await;
-                decided.map_err(|error| policy.failed(error))
-            }
-            Where::Tiered(tier) => {
-                let decided = tier.check(key.as_bytes(), cost).await;
-                decided.map_err(|error| policy.failed(error))
-            }
-            Where::Together(escrow) => Ok(escrow.check(key, cost).await),
-        }
+        let decided = policy.rate(Operation::Check)?.check(key, cost).await;
+        decided.map_err(|why| policy.unanswered(why, Operation::Check))
     }
 
     /// Decides a request for each key, all at one instant.
@@ -351,21 +421,8 @@ impl Service {
         for key in keys {
             bounded(key)?;
         }
-        match &policy.place {
-            Where::Here { clock, limiter } => {
-                let mut decisions = Vec::with_capacity(keys.len());
-                policy.here(clock, limiter).check_many(keys, cost, &mut decisions);
-                Ok((decisions, Source::Store))
-            }
-            Where::There(limiter) => {
-                let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
-                limiter.check_many(&keys, cost).await.map_err(|error| policy.failed(error))
-            }
-            Where::Tiered(tier) => {
-                many::each(tier, keys, cost).await.map_err(|error| policy.failed(error))
-            }
-            Where::Together(_) => Err(policy.cannot(Operation::CheckMany)),
-        }
+        let decided = policy.rate(Operation::CheckMany)?.check_many(keys, cost).await;
+        decided.map_err(|why| policy.unanswered(why, Operation::CheckMany))
     }
 
     /// Says what a request of cost 1 would get. Charges nothing.
@@ -375,13 +432,8 @@ impl Service {
     pub async fn peek(&self, policy: &str, key: &str) -> Result<Decision, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        match &policy.place {
-            Where::Here { clock, limiter } => Ok(policy.here(clock, limiter).peek(key)),
-            Where::There(limiter) => {
-                limiter.peek(key.as_bytes()).await.map_err(|error| policy.failed(error))
-            }
-            Where::Tiered(_) | Where::Together(_) => Err(policy.cannot(Operation::Peek)),
-        }
+        let seen = policy.rate(Operation::Peek)?.peek(key).await;
+        seen.map_err(|why| policy.unanswered(why, Operation::Peek))
     }
 
     /// Says how many requests of `cost` would pass and when that changes. Charges nothing.
@@ -391,14 +443,8 @@ impl Service {
     pub async fn forecast(&self, policy: &str, key: &str, cost: Cost) -> Result<Forecast, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        match &policy.place {
-            Where::Here { clock, limiter } => Ok(policy.here(clock, limiter).forecast(key, cost)),
-            Where::There(limiter) => {
-                let forecast = limiter.forecast(key.as_bytes(), cost).await;
-                forecast.map_err(|error| policy.failed(error))
-            }
-            Where::Tiered(_) | Where::Together(_) => Err(policy.cannot(Operation::Forecast)),
-        }
+        let seen = policy.rate(Operation::Forecast)?.forecast(key, cost).await;
+        seen.map_err(|why| policy.unanswered(why, Operation::Forecast))
     }
 
     /// Refuses an operation that no policy of this version supports.
@@ -443,30 +489,29 @@ impl Policy {
     /// How many asks its fail mode has answered; none if it lives in this process.
     #[must_use]
     pub fn answered_by_fail_mode(&self) -> u64 {
-        match &self.place {
-            Where::Here { .. } => 0,
-            Where::There(limiter) => limiter.answered_by_fail_mode(),
-            Where::Tiered(tier) => tier.shared().answered_by_fail_mode(),
-            Where::Together(escrow) => escrow.answered_by_fail_mode(),
-        }
+        self.rate.as_ref().map_or(0, Rate::answered_by_fail_mode)
     }
 
-    fn here<'a>(
-        &self,
-        clock: &SharedClock,
-        limiter: &'a OnceLock<Limiter<Builtin, SharedClock>>,
-    ) -> &'a Limiter<Builtin, SharedClock> {
-        limiter.get_or_init(|| {
-            Limiter::builder(self.config.strategy)
-                .max_keys(self.config.max_keys)
-                .on_full(self.config.on_full)
-                .clock(Arc::clone(clock))
-                .build()
-        })
+    fn is_federated(&self) -> bool {
+        self.config.rate.as_ref().is_some_and(|rate| rate.tier.is_federated())
+    }
+
+    /// The rate axis, for an operation on it alone.
+    fn rate(&self, operation: Operation) -> Result<&Rate, Refusal> {
+        // A request to a policy that limits concurrency too must hold its place: it is admitted.
+        let rate = self.rate.as_ref().filter(|_| self.gate.is_none());
+        rate.ok_or_else(|| self.cannot(operation))
     }
 
     fn cannot(&self, operation: Operation) -> Refusal {
         Refusal::Unsupported { policy: self.name().to_owned(), operation }
+    }
+
+    fn unanswered(&self, why: Unanswered, operation: Operation) -> Refusal {
+        match why {
+            Unanswered::Unsupported => self.cannot(operation),
+            Unanswered::Store(error) => self.failed(error),
+        }
     }
 
     fn failed(&self, error: StoreError) -> Refusal {

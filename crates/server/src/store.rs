@@ -4,31 +4,51 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use admittance::{Applied, AppliedMany, AppliedSeveral, Group, Many, Op, Store, StoreError};
+use admittance::concurrency::{FleetRules, Grant, Leave, Report};
+use admittance::relay::{Collect, Collected, Note, Posted, Secret};
+use admittance::{
+    Applied, AppliedMany, AppliedSeveral, Coordinator, CoordinatorError, Group, Many, Op, Relay,
+    Store, StoreError,
+};
 
 /// Any shared store. What it costs, an allocation per ask, is nothing beside a round trip; what is
 /// decided in this process does not go through it.
 #[derive(Clone)]
-pub struct AnyStore(Arc<dyn Erased>);
+pub struct AnyStore {
+    store: Arc<dyn Erased>,
+    fleet: Option<AnyFleet>,
+}
 
 impl AnyStore {
-    /// This store, whatever its type.
+    /// This store, whatever its type. Instances do not meet in it.
     pub fn new(store: impl Store + 'static) -> Self {
-        Self(Arc::new(store))
+        Self { store: Arc::new(store), fleet: None }
+    }
+
+    /// The same, and instances meet here.
+    #[must_use]
+    pub fn with_fleet(self, fleet: impl Coordinator + Relay + 'static) -> Self {
+        Self { fleet: Some(AnyFleet(Arc::new(fleet))), ..self }
+    }
+
+    /// Where instances meet, if they do.
+    #[must_use]
+    pub fn fleet(&self) -> Option<AnyFleet> {
+        self.fleet.clone()
     }
 }
 
 impl Store for AnyStore {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.0.apply(op).await
+        self.store.apply(op).await
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.0.check_many(many).await
+        self.store.check_many(many).await
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.0.several(group).await
+        self.store.several(group).await
     }
 }
 
@@ -58,5 +78,87 @@ impl<S: Store> Erased for S {
 
     fn several<'a>(&'a self, group: Group<'a>) -> Asked<'a, AppliedSeveral> {
         Box::pin(Store::several(self, group))
+    }
+}
+
+/// Where the instances of a service meet, whichever store that is.
+#[derive(Clone)]
+pub struct AnyFleet(Arc<dyn ErasedFleet>);
+
+impl Coordinator for AnyFleet {
+    async fn beat(
+        &self,
+        fleet: &str,
+        rules: &FleetRules,
+        report: &Report,
+    ) -> Result<Grant, CoordinatorError> {
+        self.0.beat(fleet, rules, report).await
+    }
+
+    async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
+        self.0.leave(fleet, leave).await
+    }
+}
+
+impl Relay for AnyFleet {
+    async fn collect(&self, collect: Collect<'_>) -> Result<Vec<Collected>, StoreError> {
+        self.0.collect(collect).await
+    }
+
+    async fn secret(&self, owner: u64) -> Result<Option<Secret>, StoreError> {
+        self.0.secret(owner).await
+    }
+
+    async fn post(&self, owner: u64, notes: &[Note]) -> Result<Option<Vec<Posted>>, StoreError> {
+        self.0.post(owner, notes).await
+    }
+}
+
+impl fmt::Debug for AnyFleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyFleet")
+    }
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// [`Coordinator`] and [`Relay`] with their futures in boxes.
+trait ErasedFleet: Send + Sync {
+    fn beat<'a>(
+        &'a self,
+        fleet: &'a str,
+        rules: &'a FleetRules,
+        report: &'a Report,
+    ) -> Boxed<'a, Result<Grant, CoordinatorError>>;
+    fn leave<'a>(&'a self, fleet: &'a str, leave: &'a Leave) -> Asked<'a, ()>;
+    fn collect<'a>(&'a self, collect: Collect<'a>) -> Asked<'a, Vec<Collected>>;
+    fn secret(&self, owner: u64) -> Asked<'_, Option<Secret>>;
+    fn post<'a>(&'a self, owner: u64, notes: &'a [Note]) -> Asked<'a, Option<Vec<Posted>>>;
+}
+
+impl<F: Coordinator + Relay> ErasedFleet for F {
+    fn beat<'a>(
+        &'a self,
+        fleet: &'a str,
+        rules: &'a FleetRules,
+        report: &'a Report,
+    ) -> Boxed<'a, Result<Grant, CoordinatorError>> {
+        Box::pin(Coordinator::beat(self, fleet, rules, report))
+    }
+
+    fn leave<'a>(&'a self, fleet: &'a str, leave: &'a Leave) -> Asked<'a, ()> {
+        Box::pin(Coordinator::leave(self, fleet, leave))
+    }
+
+    fn collect<'a>(&'a self, collect: Collect<'a>) -> Asked<'a, Vec<Collected>> {
+        Box::pin(Relay::collect(self, collect))
+    }
+
+    fn secret(&self, owner: u64) -> Asked<'_, Option<Secret>> {
+        Box::pin(Relay::secret(self, owner))
+    }
+
+    fn post<'a>(&'a self, owner: u64, notes: &'a [Note]) -> Asked<'a, Option<Vec<Posted>>> {
+        Box::pin(Relay::post(self, owner, notes))
     }
 }

@@ -13,7 +13,11 @@ fn load(text: &str) -> Result<Config, Report> {
 /// The one policy of a file that holds only this spec.
 fn rule(spec: &str) -> Rule {
     let config = load(&format!("limiters:\n  p: {spec}\n"));
-    config.unwrap_or_else(|report| panic!("{spec}: {report}")).policies[0].rule
+    config.unwrap_or_else(|report| panic!("{spec}: {report}")).policies[0]
+        .rate
+        .as_ref()
+        .expect("a rate")
+        .rule
 }
 
 /// What is said about a file that holds only this spec, without the source lines.
@@ -126,7 +130,8 @@ fn the_other_keys_of_a_policy_are_kept() {
     assert_eq!(config.default_prefix.as_deref(), Some("all"));
     let policy = &config.policies[0];
     assert_eq!(policy.prefix.as_deref(), Some(""));
-    assert_eq!((policy.max_keys, policy.on_full), (7, OnFull::Deny));
+    let rate = policy.rate.as_ref().expect("a rate");
+    assert_eq!((rate.max_keys, rate.on_full), (7, OnFull::Deny));
     assert_eq!(policy.fail, FailMode::Closed);
 }
 
@@ -222,8 +227,7 @@ fn the_resolved_form_loads_again_as_the_same() {
         let again = load(&shown).expect("the resolved form is valid");
         assert_eq!(again.to_string(), shown);
         for (a, b) in config.policies.iter().zip(&again.policies) {
-            assert_eq!((&a.name, a.rule, a.strategy), (&b.name, b.rule, b.strategy));
-            assert_eq!((a.max_keys, a.on_full), (b.max_keys, b.on_full));
+            assert_eq!((&a.name, &a.rate), (&b.name, &b.rate));
         }
     }
 }
@@ -248,7 +252,10 @@ fn the_built_in_policies_include_the_one_of_the_first_call() {
     let config = Config::built_in(Fail::Open).expect("valid");
     let api = config.policies.iter().find(|policy| policy.name == "api").expect("api");
     let hour = Span::from_secs(3_600);
-    assert_eq!(api.rule, Rule::Gcra(Gcra { limit: 5, period: hour, burst: 5 }));
+    assert_eq!(
+        api.rate.as_ref().expect("a rate").rule,
+        Rule::Gcra(Gcra { limit: 5, period: hour, burst: 5 })
+    );
     assert!(config.warnings.is_empty());
 }
 
@@ -431,15 +438,7 @@ fn what_core_refuses_is_reported_at_its_key() {
 
 #[test]
 fn what_later_versions_serve_is_refused_by_name() {
-    for block in [
-        "tokenBudget",
-        "fleetBudget",
-        "concurrency",
-        "distributedConcurrency",
-        "load",
-        "cost",
-        "joint",
-    ] {
+    for block in ["tokenBudget", "fleetBudget", "load", "cost", "joint"] {
         let said = complaints(&format!("{{ {block}: {{ a: 1 }} }}"));
         let expected = "not yet served by this version; remove it or the policy";
         assert_eq!(said, [format!("2:8: .{block}: {expected}")]);
@@ -581,8 +580,9 @@ fn read(text: &str) {
             assert!(!config.to_string().is_empty());
             for policy in config.policies {
                 let now = admittance::Micros::HORIZON;
-                let _ = policy.strategy.step(None, now, admittance::Cost::ONE);
-                let rules = policy.escrow.map(|escrow| escrow.rules);
+                let Some(rate) = policy.rate else { continue };
+                let _ = rate.strategy.step(None, now, admittance::Cost::ONE);
+                let rules = rate.escrow.map(|escrow| escrow.rules);
                 let build = |rules| FairEscrow::on_clock(&rules, ManualClock::default());
                 assert!(rules.map(build).is_none_or(|built| built.is_ok()));
             }

@@ -45,13 +45,15 @@ fn a_block_resolves_to_rules() {
     let mut rules = EscrowRules::new(90, Span::from_secs(60));
     rules.weights.insert(Box::from(*b"gold"), "2".parse().expect("a decimal"));
     rules.weights.insert(Box::from(*b"half a one"), "0.5".parse().expect("a decimal"));
-    let escrow = policy.escrow.as_ref().expect("an escrow");
+    let rate = policy.rate.as_ref().expect("a rate");
+    let escrow = rate.escrow.as_ref().expect("an escrow");
     assert_eq!((&escrow.rules, escrow.quantum.credits()), (&rules, 10));
-    assert_eq!((policy.fail, policy.max_keys), (FailMode::Closed, 100_000));
+    assert_eq!((policy.fail, rate.max_keys), (FailMode::Closed, 100_000));
 
     let spec = "{ fairEscrow: { limit: 250, period: 1.5s, windowMs: 7, maxKeys: 9 }, prefix: x }";
     let config = load(spec).expect("valid");
-    let escrow = config.policies[0].escrow.as_ref().expect("an escrow");
+    let rate = config.policies[0].rate.as_ref().expect("a rate");
+    let escrow = rate.escrow.as_ref().expect("an escrow");
     assert_eq!((escrow.rules.limit, escrow.rules.window), (250, Span::from_ms(1_500)));
     assert_eq!((escrow.rules.max_keys, escrow.quantum.credits()), (9, 3), "a hundredth, up");
     assert_eq!(config.store_name(&config.policies[0]), "x");

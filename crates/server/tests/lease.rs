@@ -17,7 +17,11 @@ fn load(spec: &str) -> Result<Config, Report> {
 }
 
 fn tier(spec: &str) -> TierConfig {
-    load(spec).unwrap_or_else(|report| panic!("{spec}: {report}")).policies[0].tier
+    load(spec).unwrap_or_else(|report| panic!("{spec}: {report}")).policies[0]
+        .rate
+        .as_ref()
+        .expect("a rate")
+        .tier
 }
 
 fn complaints(spec: &str) -> Vec<String> {
@@ -71,7 +75,7 @@ fn a_federated_sliding_window_is_a_fixed_one_and_says_so() {
     let spec = "{ strategy: slidingWindow, limit: 10, period: 1m, federated: { batch: 2 } }";
     let config = load(spec).expect("valid");
     let rule = Rule::FixedWindow { limit: 10, window: Span::from_secs(60) };
-    assert_eq!(config.policies[0].rule, rule);
+    assert_eq!(config.policies[0].rate.as_ref().expect("a rate").rule, rule);
     assert!(config.warnings.to_string().contains("kept as a fixedWindow"));
 }
 

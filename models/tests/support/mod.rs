@@ -1,7 +1,8 @@
 //! What is asked of each model of the shipped machines.
 
+use std::fmt::Debug;
+
 use admittance_models::Report;
-use admittance_models::lease::fleet::Twist;
 
 /// Whether somebody has the time.
 pub(crate) fn is_long() -> bool {
@@ -16,9 +17,9 @@ pub(crate) fn all_held(reports: &[Report]) {
 }
 
 /// Each mutant is refuted by the property that is to refute it.
-pub(crate) fn all_refuted<C>(
-    mutants: &[(Twist, C, &'static str)],
-    check: impl Fn(&C, Twist) -> Report,
+pub(crate) fn all_refuted<T: Copy + Debug, C>(
+    mutants: &[(T, C, &'static str)],
+    check: impl Fn(&C, T) -> Report,
 ) {
     for (twist, case, property) in mutants {
         let report = check(case, *twist);
@@ -29,15 +30,15 @@ pub(crate) fn all_refuted<C>(
 
 /// The same fleets without the mistake hold. All of their states, where a mutant is refuted in the
 /// first few, take minutes.
-pub(crate) fn all_hold_without_the_mistake<C>(
-    mutants: &[(Twist, C, &'static str)],
-    check: impl Fn(&C, Twist) -> Report,
+pub(crate) fn all_hold_without_the_mistake<T: Default, C>(
+    mutants: &[(T, C, &'static str)],
+    check: impl Fn(&C, T) -> Report,
 ) {
     if !is_long() {
         return;
     }
     for (_, case, _) in mutants {
-        let report = check(case, Twist::None);
+        let report = check(case, T::default());
         assert!(report.held(), "{report}");
     }
 }

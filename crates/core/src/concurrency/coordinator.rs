@@ -5,7 +5,24 @@
 //!
 //!   limit  = lower median (or least) of what the nodes with samples inferred
 //!   target = an equal part of it, or one by demand
-//!   share  = min(target, limit − what all others hold or may hold)
+//!   share  = min(target, max(limit − what all others hold or may hold, kept))
+//!   kept   = what it has already, up to an equal part of the limit
+//! ```
+//!
+//! Without `kept`, a limit that falls by a little takes that little away from every node that
+//! reports before the first one has acknowledged: ten nodes with ten places each would be granted
+//! nothing for a heartbeat after a fall from 100 to 90. What a node has already is reserved for it
+//! anyway, so leaving it raises no sum; and equal parts sum to the limit, so shares do soon.
+//!
+//! By demand, a node with places to spare wants what it uses and a few more, one without wants a
+//! quarter more than it has. Wants are filled from the least up, each at most to an equal part of
+//! what is left (so no node is starved by a large one), and what nobody wants goes to those without
+//! places to spare.
+//!
+//! ```text
+//!   limit 20, in flight   a 1 of 4    b 6 of 6    c 10 of 10
+//!   wants                 a 2         b 7         c 12
+//!   targets               a 2         b 7         c 11
 //! ```
 //!
 //! # Guarantee
@@ -13,8 +30,9 @@
 //! with [`handoff`](FleetRules::handoff) the highest grant that it has not yet acknowledged as
 //! replaced, or what it reported in flight if that is more.
 //! - A step never raises the sum of all reserves above the current limit or above what it was,
-//!   whichever is more. So shares sum to at most the limit while that is constant, and after it
-//!   fell no share rises until they do.
+//!   whichever is more; what a node reports in flight counts as reserved for it before. So shares
+//!   sum to at most the limit while that is constant, and after it fell no share rises until they
+//!   do.
 //! - The reserve of a node that is no longer heard is kept for the time to live of its last
 //!   lease plus [`max_hold`](FleetRules::max_hold), counted here from when its report arrived.
 //! - An acknowledgement counts only in the epoch it was given in; generations come from one
@@ -80,7 +98,7 @@ pub enum Aggregate {
 pub enum Split {
     /// The same for each, the remainder to the first by name.
     Equal,
-    /// A node with places to spare is left one more than it uses; those without split the rest, and
+    /// A node with places to spare is left a few more than it uses; those without get more, and
     /// have at least one each, so that they can show what they need.
     Demand,
 }
@@ -235,6 +253,19 @@ impl Record {
         let granted = if handoff { self.unacked } else { self.share };
         granted.max(self.in_flight)
     }
+
+    /// Whether the node has no place to spare.
+    fn is_hungry(&self) -> bool {
+        self.in_flight >= self.share
+    }
+
+    /// How many places it could use: a few more than it does, since what is in flight varies by
+    /// about its root; a quarter more than it has, if it uses them all. Both were chosen by
+    /// simulation: less starves nodes whose demand varies, more idles at nodes that need little.
+    fn want(&self) -> u32 {
+        let (used, has) = (self.in_flight, self.share);
+        if self.is_hungry() { has + (has / 4).max(1) } else { used + 1 + used.isqrt() / 2 }
+    }
 }
 
 impl Members {
@@ -252,7 +283,7 @@ impl Members {
     ) -> Result<(Self, Grant), Unheard> {
         let mut members = match before {
             Some(members) if *members.life == *life => members.at(now),
-            Some(members) => Self::founded(*rules, report, life, now).with_limit(members.limit),
+            Some(members) => Self::founded(*rules, report, life, now).after(members),
             None => Self::founded(*rules, report, life, now),
         };
         if let Some(record) = members.records.get(&report.node)
@@ -267,6 +298,8 @@ impl Members {
         members.limit = members.aggregated();
         let fair = members.target(&report.node);
         let share = members.capped(&report.node, fair);
+        // While nothing is granted, nothing is due: a node must not ask again and again.
+        let fair = if members.is_quiet() { 0 } else { fair };
         let record = members.commit(&report.node, share);
         let grant = members.grant(&record, Some(members.rules.ttl), fair);
         Ok((members, grant))
@@ -280,8 +313,9 @@ impl Members {
         if members.records.get(&leave.node).is_none_or(is_stale) {
             return self.clone();
         }
-        let kept_until = members.latest + members.hold();
-        if leave.in_flight == 0 || kept_until <= members.latest {
+        // A tick more, because the clock may have read almost a tick too little just now.
+        let kept_until = members.latest + members.hold() + Span::TICK;
+        if leave.in_flight == 0 || members.hold() == Span::ZERO {
             members.records.remove(&leave.node);
         } else if let Some(record) = members.records.get_mut(&leave.node) {
             *record = Record {
@@ -314,14 +348,27 @@ impl Members {
             life: life.into(),
             quiet_until,
             latest: now,
-            generation: 0,
+            // A second copy of a report may found an epoch of the same name after a flush. Its
+            // generations are later ones: nothing from before acknowledges them.
+            generation: now.epoch_us(),
             limit: report.local_limit.min(PERMITS_MAX),
             records: BTreeMap::new(),
         }
     }
 
-    fn with_limit(self, limit: u32) -> Self {
-        Self { limit, ..self }
+    /// The same after another life of the store: the limit holds, and what was granted then may
+    /// have been granted by rules that last longer.
+    fn after(self, before: &Self) -> Self {
+        let keeping = |rules: &FleetRules| match rules.handoff {
+            true => self.latest + rules.ttl + rules.max_hold,
+            false => self.latest,
+        };
+        let quiet_until = self.quiet_until.max(keeping(&before.rules));
+        Self { limit: before.limit, quiet_until, ..self }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.latest < self.quiet_until
     }
 
     /// The same at `now`. If the clock stepped back, every end steps back with it: no time passed.
@@ -394,31 +441,48 @@ impl Members {
 
     fn target(&self, reporter: &Node) -> u32 {
         match self.rules.split {
-            Split::Equal => part(self.limit, self.live().map(|(node, _)| node), reporter),
-            Split::Demand => {
-                let is_hungry = |record: &Record| record.in_flight >= record.share;
-                if let Some(record) = self.records.get(reporter)
-                    && !is_hungry(record)
-                {
-                    return record.in_flight.saturating_add(1);
-                }
-                let sated = self.live().filter(|(_, record)| !is_hungry(record));
-                let used = sated.map(|(_, record)| record.in_flight.saturating_add(1));
-                let rest = used.fold(self.limit, u32::saturating_sub);
-                let hungry = self.live().filter(|(_, record)| is_hungry(record));
-                part(rest, hungry.map(|(node, _)| node), reporter).max(1)
-            }
+            Split::Equal => self.equal_part(reporter),
+            Split::Demand => self.by_demand(reporter),
         }
     }
 
-    /// No more than all others leave.
+    fn equal_part(&self, reporter: &Node) -> u32 {
+        part(self.limit, self.live().map(|(node, _)| node), reporter)
+    }
+
+    fn by_demand(&self, reporter: &Node) -> u32 {
+        let mut wants: Vec<(u32, &Node)> =
+            self.live().map(|(node, record)| (record.want(), node)).collect();
+        wants.sort_unstable();
+        let (mut left, mut target) = (self.limit, 0);
+        let count = u32::try_from(wants.len()).unwrap_or(u32::MAX);
+        for (remaining, (want, node)) in (1..=count).rev().zip(wants) {
+            let given = want.min(left / remaining);
+            left -= given;
+            if node == reporter {
+                target = given;
+            }
+        }
+        if !self.records.get(reporter).is_some_and(Record::is_hungry) {
+            return target;
+        }
+        let hungry = self.live().filter(|(_, record)| record.is_hungry());
+        (target + part(left, hungry.map(|(node, _)| node), reporter)).max(1)
+    }
+
+    /// No more than all others leave, or than the node has already of its equal part.
     fn capped(&self, reporter: &Node, target: u32) -> u32 {
-        if self.latest < self.quiet_until {
+        if self.is_quiet() {
             return 0;
         }
         let others = self.records.iter().filter(|(node, _)| *node != reporter);
         let reserved = others.map(|(_, record)| record.reserve(self.rules.handoff));
-        target.min(reserved.fold(self.limit, u32::saturating_sub))
+        let room = reserved.fold(self.limit, u32::saturating_sub);
+        let has = self.records.get(reporter).map_or(0, |record| record.share);
+        // Of all that are remembered, not only of those that are heard: what one that is not heard
+        // has is still out, and it may come back for a part of its own.
+        let kept = has.min(part(self.limit, self.records.keys(), reporter));
+        target.min(room.max(kept))
     }
 
     fn commit(&mut self, reporter: &Node, share: u32) -> Record {

@@ -86,8 +86,12 @@ pub struct Member {
     has_left: bool,
     /// Whether the end of the present grant has been told.
     is_fence_told: bool,
+    /// Whether the epoch of the grant before the present one is gone, and that is not told yet.
+    is_epoch_gone: bool,
     /// Whether a report has gone unanswered since the present grant.
     is_lost: bool,
+    /// What the last report said was in flight.
+    reported: u32,
 }
 
 /// The newest grant.
@@ -112,7 +116,9 @@ impl Member {
             held: None,
             has_left: false,
             is_fence_told: false,
+            is_epoch_gone: false,
             is_lost: false,
+            reported: 0,
         }
     }
 
@@ -120,6 +126,7 @@ impl Member {
     /// then what it counts in flight was admitted under that grant or before it.
     pub fn report(&mut self, word: Word, is_sampled: bool, new_epoch: u64, now: Micros) -> Beat {
         self.sequence += 1;
+        self.reported = word.in_flight();
         let (epoch, applied) = self.held.map_or((0, 0), |held| (held.epoch, held.generation));
         let report = Report {
             node: self.node.clone(),
@@ -147,6 +154,8 @@ impl Member {
         let (epoch, generation) = (grant.epoch, grant.generation);
         let is_same = |held: Held| (held.epoch, held.generation) == (epoch, generation);
         let is_new = !self.held.is_some_and(is_same);
+        // Nobody remembers what was granted in another epoch, nor keeps it for what still runs.
+        self.is_epoch_gone |= self.held.is_some_and(|held| held.epoch != epoch);
         self.held = Some(Held { sequence, epoch, generation, share, fair, until });
         (self.is_fence_told, self.is_lost) = (false, false);
         let is_eager = self.rules.eager && (is_new || share < fair);
@@ -158,11 +167,13 @@ impl Member {
         self.is_lost = true;
     }
 
-    /// Whether in flight falling to `in_flight` is worth an extra report: what this node no longer
-    /// uses of a share that was lowered can be granted to others only when it says so.
+    /// Whether in flight falling to `in_flight` is worth an extra report: more than its share was
+    /// reported, which is kept for it until it says that it no longer is. Below the share there is
+    /// nothing to tell, however often work ends.
     #[must_use]
     pub fn has_drained(&self, in_flight: u32) -> bool {
-        self.rules.eager && self.held.is_some_and(|held| in_flight < held.share)
+        let is_within = |held: Held| in_flight <= held.share && held.share < self.reported;
+        self.rules.eager && self.held.is_some_and(is_within)
     }
 
     /// Whether a request that was refused is worth an extra report.
@@ -191,12 +202,14 @@ impl Member {
         self.held.filter(|_| self.rules.fence).map(|held| held.until)
     }
 
-    /// Whether the grant has ended by `now`, told once: what still runs should be aborted.
+    /// Whether the grant has ended by `now`, or the epoch of the one before it is gone; told once.
+    /// What still runs should be aborted.
     pub fn is_fenced_anew(&mut self, now: Micros) -> bool {
         let is_over = self.held.is_some_and(|held| self.is_over(&held, now));
-        let is_anew = is_over && !self.is_fence_told && !self.has_left;
-        self.is_fence_told |= is_anew;
-        is_anew
+        let is_anew = is_over && !self.is_fence_told;
+        self.is_fence_told |= is_over;
+        let is_gone = core::mem::take(&mut self.is_epoch_gone);
+        (is_anew || is_gone) && !self.has_left
     }
 
     /// Leaves. Nothing may be admitted from before `word` is read.

@@ -12,7 +12,7 @@ use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, is_ignored, quoted_key};
 use super::problem::{Place, Problem, nearest};
 use super::rule::{Length, Rule};
-use super::{Defaults, PolicyConfig, TierConfig, scalar, yaml_text};
+use super::{Defaults, PolicyConfig, RateConfig, TierConfig, scalar, yaml_text};
 
 /// What a `fairEscrow` policy says, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,15 +147,18 @@ impl Reader<'_, '_> {
         let escrow = escrow?;
         Some(PolicyConfig {
             name: self.name.key.clone(),
-            rule: rule?,
-            strategy: strategy?,
+            rate: Some(RateConfig {
+                rule: rule?,
+                strategy: strategy?,
+                max_keys: u64::try_from(escrow.rules.max_keys).ok()?,
+                on_full: OnFull::Deny,
+                tier: TierConfig::Strict,
+                escrow: Some(escrow),
+            }),
+            concurrency: None,
             prefix: raw.prefix.value().map(ToOwned::to_owned),
-            max_keys: u64::try_from(escrow.rules.max_keys).ok()?,
-            on_full: OnFull::Deny,
             fail: fail?,
             store,
-            tier: TierConfig::Strict,
-            escrow: Some(escrow),
         })
     }
 

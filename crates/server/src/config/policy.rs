@@ -8,7 +8,7 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{Defaults, Fail, PolicyConfig, escrow, lease, scalar, shared};
+use super::{Defaults, Fail, PolicyConfig, RateConfig, concurrency, escrow, lease, scalar, shared};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
@@ -23,6 +23,19 @@ pub(crate) fn read(
     if !raw.fair_escrow.is_absent() {
         let policy = reader.escrow(defaults, &raw);
         return policy.filter(|_| problems.len() == found_before);
+    }
+    let concurrency = reader.concurrency(&raw);
+    if concurrency.is_some() && !raw.keys.iter().any(|(key, _)| concurrency::is_of_rate(key)) {
+        let (fail, store) = reader.shared(defaults, None, &raw);
+        return Some(PolicyConfig {
+            name: name.key.clone(),
+            rate: None,
+            concurrency,
+            prefix: raw.prefix.value().map(ToOwned::to_owned),
+            fail: fail?,
+            store,
+        })
+        .filter(|_| problems.len() == found_before);
     }
     let kind = reader.kind(&raw)?;
     reader.refuse_what_does_not_apply(kind, &raw);
@@ -45,15 +58,18 @@ pub(crate) fn read(
     let (rule, strategy, tier) = tiered?;
     Some(PolicyConfig {
         name: name.key.clone(),
-        rule,
-        strategy,
-        tier,
+        rate: Some(RateConfig {
+            rule,
+            strategy,
+            max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
+            on_full: raw.on_full.value().copied().unwrap_or_default(),
+            tier,
+            escrow: None,
+        }),
+        concurrency,
         prefix: raw.prefix.value().map(ToOwned::to_owned),
-        max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
-        on_full: raw.on_full.value().copied().unwrap_or_default(),
         fail: fail?,
         store,
-        escrow: None,
     })
 }
 
@@ -89,6 +105,9 @@ pub(super) struct Raw<'a> {
     pub(super) fair_escrow: Slot<escrow::Block>,
     pub(super) two_tier: Slot<lease::Block>,
     pub(super) federated: Slot<lease::Block>,
+    pub(super) concurrency: Slot<concurrency::Block>,
+    pub(super) distributed: Slot<concurrency::Block>,
+    pub(super) lease_ttl: Slot<Span>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
     pub(super) hash_tag: Slot<String>,
@@ -236,6 +255,11 @@ impl<'n> Reader<'n, '_> {
             escrow::BLOCK => raw.fair_escrow = self.escrow_block(entry),
             lease::TWO_TIER => raw.two_tier = self.lease_block(entry, lease::TWO_TIER),
             lease::FEDERATED => raw.federated = self.lease_block(entry, lease::FEDERATED),
+            concurrency::LOCAL => raw.concurrency = self.gate_block(entry, concurrency::LOCAL),
+            concurrency::DISTRIBUTED => {
+                raw.distributed = self.gate_block(entry, concurrency::DISTRIBUTED);
+            }
+            "leaseTtl" => raw.lease_ttl = self.slot(entry, "2s", concurrency::lease_ttl),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
             "fail" => raw.fail = self.slot(entry, "open", |t| scalar::one_of(t, FAIL)),
@@ -488,8 +512,11 @@ const EVERY_POLICY: &[&str] = &[
     "waitReplicas",
     "storeDeadline",
     "durable",
+    "leaseTtl",
     lease::TWO_TIER,
     lease::FEDERATED,
+    concurrency::LOCAL,
+    concurrency::DISTRIBUTED,
 ];
 
 /// Every key a policy may have, with a value to show.
@@ -519,25 +546,20 @@ const EXAMPLES: &[(&str, &str)] = &[
     (escrow::BLOCK, "{ limit: 100, windowMs: 60000 }"),
     (lease::TWO_TIER, "{ batch: 100 }"),
     (lease::FEDERATED, "{ batch: 16 }"),
+    (concurrency::LOCAL, "{ maxLimit: 8 }"),
+    (concurrency::DISTRIBUTED, "{ maxLimit: 100 }"),
+    ("leaseTtl", "2s"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
 const LATER: &[&str] = &[
     "tokenBudget",
     "fleetBudget",
-    "concurrency",
-    "distributedConcurrency",
     "load",
     "cost",
     "joint",
     "atomicity",
-    "leaseTtl",
     "leaseTime",
-    "handoff",
-    "eager",
-    "selfFence",
-    "maxHold",
-    "allocation",
     "shadow",
     "reserveLocal",
     "batch",

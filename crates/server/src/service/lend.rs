@@ -8,7 +8,8 @@ use admittance::lease::{Ask, GiveBack, Grant, LeaseId};
 use admittance::{Action, Builtin, EXACT_MAX, Micros, Op, Span, Store, StoreError};
 use tokio::sync::{oneshot, watch};
 
-use super::{Operation, Policy, Refusal, Service, Tiered, Where, bounded};
+use super::rate::{Rate, Tiered};
+use super::{Operation, Policy, Refusal, Service, bounded};
 use crate::peers::{Borrower, Offer, Share};
 
 /// Peers that were stopped from borrowing until their window ended.
@@ -46,13 +47,13 @@ impl Service {
     /// Whether clients far away may borrow of the policy.
     #[must_use]
     pub fn is_federated(&self, policy: &str) -> bool {
-        self.policies.get(policy).is_some_and(|policy| policy.config.tier.is_federated())
+        self.policies.get(policy).is_some_and(Policy::is_federated)
     }
 
     /// Whether any policy is federated.
     #[must_use]
     pub fn has_federated(&self) -> bool {
-        self.policies.values().any(|policy| policy.config.tier.is_federated())
+        self.policies.values().any(Policy::is_federated)
     }
 
     /// Lends up to `wants` of a federated policy's budget to a client far away. A `peer` is
@@ -70,10 +71,10 @@ impl Service {
     ) -> Result<Lent, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        let (Where::Tiered(tier), true) = (&policy.place, policy.config.tier.is_federated()) else {
+        let (Some(Rate::Tiered(tier)), true) = (&policy.rate, policy.is_federated()) else {
             return Err(policy.cannot(Operation::Reserve));
         };
-        let window = match policy.config.strategy {
+        let window = match *tier.shared().strategy() {
             Builtin::Window(window) => window.cadence().shortest(),
             _ => return Err(policy.cannot(Operation::Reserve)),
         };

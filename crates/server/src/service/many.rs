@@ -5,7 +5,7 @@ use std::sync::Arc;
 use admittance::{Cost, Decided, Decision, Source, StoreError};
 use tokio::task::{JoinError, JoinSet};
 
-use super::Tiered;
+use super::rate::Tiered;
 
 /// Decides each key by itself: what is held at once, what must be asked for side by side.
 pub(super) async fn each(

@@ -1,0 +1,325 @@
+//! Places, ring and estimate under a scheduler that explores interleavings.
+//!
+//! The protocol is generic over its memory. Here every access to it is a point at which another
+//! thread may run, and the mutants are memories that break one promise each: the same check that
+//! the honest memory passes must fail on them.
+
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use admittance_core::concurrency::Partition;
+use admittance_core::learn::{Ending, Sample};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::sync::Arc;
+use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use shuttle::thread;
+
+use super::atom::Atom;
+use super::note::{Kind, Note};
+use super::places::{Estimate, Places, Taken};
+
+/// What a memory gets wrong.
+trait Flaw: Send + Sync + 'static {
+    /// Takes a place on what was read, whatever has happened since.
+    const CHECKS_THEN_ACTS: bool = false;
+    /// Gives back a place that was given back before.
+    const RELEASES_TWICE: bool = false;
+    /// Leaves a note and does not say so.
+    const IS_SILENT: bool = false;
+    /// Lets two claim the same place of the ring.
+    const CLAIMS_TWICE: bool = false;
+}
+
+struct Honest;
+impl Flaw for Honest {}
+
+struct Hasty;
+impl Flaw for Hasty {
+    const CHECKS_THEN_ACTS: bool = true;
+}
+
+struct Twice;
+impl Flaw for Twice {
+    const RELEASES_TWICE: bool = true;
+}
+
+struct Silent;
+impl Flaw for Silent {
+    const IS_SILENT: bool = true;
+}
+
+struct Claiming;
+impl Flaw for Claiming {
+    const CLAIMS_TWICE: bool = true;
+}
+
+/// Eight bytes whose every access lets others run.
+struct Explored<F>(AtomicU64, PhantomData<F>);
+
+impl<F: Flaw> Atom for Explored<F> {
+    fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value), PhantomData)
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn put(&self, value: u64) {
+        self.0.store(value, Ordering::SeqCst);
+    }
+
+    fn replace(&self, from: u64, to: u64) -> Result<(), u64> {
+        // A word of places has a share, which stands above these bits.
+        let is_place = from >> 32 != 0;
+        if F::CHECKS_THEN_ACTS && is_place && to == from + 1 {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            return Ok(());
+        }
+        if F::CLAIMS_TWICE && !is_place {
+            self.put(to);
+            return Ok(());
+        }
+        let is_release = is_place && to & IN_FLIGHT < from & IN_FLIGHT;
+        let mut to = if F::IS_SILENT && is_release { to & !LEFT } else { to };
+        if F::RELEASES_TWICE && is_release && to & IN_FLIGHT > 0 {
+            to -= 1;
+        }
+        let swapped = self.0.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+        swapped.map(drop)
+    }
+
+    fn add(&self, more: u64) -> u64 {
+        self.0.fetch_add(more, Ordering::SeqCst)
+    }
+
+    fn subtract(&self, less: u64) -> u64 {
+        self.0.fetch_sub(less, Ordering::SeqCst)
+    }
+
+    fn clear(&self, bits: u64) -> u64 {
+        self.0.fetch_and(!bits, Ordering::SeqCst)
+    }
+}
+
+const IN_FLIGHT: u64 = (1 << 20) - 1;
+const LEFT: u64 = 1 << 60;
+
+/// An estimate that counts, notices a second owner, and changes its limit with every sample.
+#[derive(Debug)]
+struct Counting {
+    settled: u32,
+    followed: u32,
+    is_busy: bool,
+    limit: u32,
+}
+
+impl Counting {
+    fn alone(&mut self, change: impl FnOnce(&mut Self)) -> u32 {
+        assert!(!self.is_busy, "the estimate has two owners");
+        self.is_busy = true;
+        thread::yield_now();
+        change(self);
+        self.is_busy = false;
+        self.limit
+    }
+}
+
+impl Estimate for Counting {
+    fn settle(&mut self, _sample: Sample, _now_ns: u64) -> u32 {
+        self.alone(|it| {
+            it.settled += 1;
+            it.limit = if it.settled % 2 == 1 { MOST - 1 } else { MOST };
+        })
+    }
+
+    fn follow(&mut self, limit: u32) -> u32 {
+        self.alone(|it| {
+            it.followed += 1;
+            it.limit = limit;
+        })
+    }
+
+    fn limit(&self) -> u32 {
+        self.limit
+    }
+}
+
+/// No limit is above it.
+const MOST: u32 = 2;
+
+/// Places, and how many are really held.
+struct Rig<F: Flaw> {
+    places: Places<Explored<F>, Counting>,
+    held: AtomicUsize,
+    given: AtomicUsize,
+}
+
+impl<F: Flaw> Rig<F> {
+    fn new(partition: Option<Partition>) -> Arc<Self> {
+        let estimate = Counting { settled: 0, followed: 0, is_busy: false, limit: MOST };
+        let places = Places::new(estimate, partition);
+        Arc::new(Self { places, held: AtomicUsize::new(0), given: AtomicUsize::new(0) })
+    }
+
+    /// Takes a place and gives it back, if there is one.
+    fn pass(&self, class: Option<usize>) {
+        let taken = match class {
+            None => self.places.take(&|| true),
+            Some(class) => self.places.take_of(class, &|| true),
+        };
+        let Ok(taken) = taken else { return };
+        let held = self.held.fetch_add(1, Ordering::SeqCst) + 1;
+        assert!(held <= MOST as usize, "{held} are held of {MOST}");
+        self.held.fetch_sub(1, Ordering::SeqCst);
+        self.given.fetch_add(1, Ordering::SeqCst);
+        self.give(taken);
+    }
+
+    fn give(&self, taken: Taken) {
+        let Taken { whose, in_flight, ceiling } = taken;
+        let kind = Kind::Ended(Ending::Finish);
+        self.places.give(whose, Note { kind, rtt_ns: 1, in_flight, ceiling }, 0);
+    }
+
+    /// What must hold when nobody does anything.
+    fn at_rest(&self) {
+        let word = self.places.snapshot();
+        assert_eq!(word.in_flight(), 0, "everything was given back");
+        let given = self.given.load(Ordering::SeqCst);
+        let ended = self.places.ended();
+        assert_eq!((ended.finished, ended.lost), (given as u64, 0), "no note was lost or kept");
+        let known = self.places.with_estimate(|estimate| (estimate.settled, estimate.limit));
+        let (settled, limit) = known.expect("nobody has the estimate");
+        assert_eq!(settled as usize, given, "every sample was learned from, once");
+        assert_eq!(word.limit(), limit, "the limit that holds is the last one");
+    }
+}
+
+/// Runs a scenario under many schedules from a seed.
+fn explore(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
+    let seed = std::env::var("ADMITTANCE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or(20_261_115);
+    let is_long = std::env::var_os("ADMITTANCE_LONG").is_some();
+    let schedules = if is_long { 100_000 } else { 10_000 };
+    eprintln!("{name}: {schedules} schedules of two kinds from seed {seed}");
+    let scenario = std::sync::Arc::new(scenario);
+    let run = |scheduler: Box<dyn Scheduler + Send>| {
+        let scenario = std::sync::Arc::clone(&scenario);
+        shuttle::Runner::new(scheduler, shuttle::Config::new()).run(move || scenario());
+    };
+    run(Box::new(RandomScheduler::new_from_seed(seed, schedules)));
+    // Few switches at chosen points: one thread sleeps while another does much.
+    run(Box::new(PctScheduler::new_from_seed(seed, 3, schedules)));
+}
+
+/// The scenario must fail under some schedule.
+fn must_fail(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
+    let outcome = catch_unwind(AssertUnwindSafe(|| explore(name, scenario)));
+    assert!(outcome.is_err(), "{name}: the mutant passed");
+}
+
+/// Three threads take and give back twice each.
+fn racing_permits<F: Flaw>() {
+    let rig = Rig::<F>::new(None);
+    let racers: Vec<_> = (0..3)
+        .map(|_| {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || (0..2).for_each(|_| rig.pass(None)))
+        })
+        .collect();
+    racers.into_iter().for_each(|racer| racer.join().expect("no panic"));
+    rig.at_rest();
+}
+
+#[test]
+fn racing_permits_stay_below_the_limit_and_every_sample_is_learned_from_once() {
+    explore("permits", racing_permits::<Honest>);
+}
+
+#[test]
+fn a_gate_that_checks_and_then_acts_gives_too_many_permits() {
+    must_fail("permits, hasty", racing_permits::<Hasty>);
+}
+
+#[test]
+fn a_permit_that_is_given_back_twice_is_noticed() {
+    must_fail("permits, twice", racing_permits::<Twice>);
+}
+
+#[test]
+fn a_note_that_is_left_without_a_mark_stays_behind() {
+    must_fail("permits, silent", racing_permits::<Silent>);
+}
+
+#[test]
+fn a_ring_place_that_is_claimed_twice_loses_a_note() {
+    must_fail("permits, claiming", racing_permits::<Claiming>);
+}
+
+/// Two of a class and two of none race for a place of the class and one of all.
+fn racing_classes<F: Flaw>() {
+    let rig = Rig::<F>::new(Some(Partition::new(&[50]).expect("in range")));
+    let racers: Vec<_> = [Some(0), Some(0), None, Some(7)]
+        .map(|class| {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.pass(class))
+        })
+        .into();
+    racers.into_iter().for_each(|racer| racer.join().expect("no panic"));
+    rig.at_rest();
+}
+
+#[test]
+fn racing_classes_stay_below_the_limit_together() {
+    explore("classes", racing_classes::<Honest>);
+}
+
+#[test]
+fn classes_of_a_gate_that_checks_and_then_acts_exceed_the_limit() {
+    must_fail("classes, hasty", racing_classes::<Hasty>);
+}
+
+#[test]
+fn a_limit_from_outside_is_followed_once_whoever_has_the_estimate() {
+    explore("follow", || {
+        let rig = Rig::<Honest>::new(None);
+        let follower = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.places.follow(1, 0))
+        };
+        let racer = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.pass(None))
+        };
+        rig.pass(None);
+        follower.join().expect("no panic");
+        racer.join().expect("no panic");
+        rig.at_rest();
+        let followed = rig.places.with_estimate(|estimate| estimate.followed);
+        assert_eq!(followed, Some(1));
+    });
+}
+
+#[test]
+fn a_share_that_changes_during_a_race_is_kept_and_held_to() {
+    explore("share", || {
+        let rig = Rig::<Honest>::new(None);
+        let sharer = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.places.set_share(0))
+        };
+        let racer = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.pass(None))
+        };
+        rig.pass(None);
+        sharer.join().expect("no panic");
+        let given = rig.given.load(Ordering::SeqCst);
+        rig.pass(None);
+        racer.join().expect("no panic");
+        assert_eq!(rig.places.snapshot().share(), 0);
+        assert!(rig.given.load(Ordering::SeqCst) <= given + 1, "only the racer was before it");
+        rig.at_rest();
+    });
+}
