@@ -64,6 +64,14 @@ BEGIN
         || ' ' || '{name}_fleets'::regclass::oid;
 END $$;
 
+-- How many places a node could use, which uses and has so many. The root of every number below 2^52
+-- rounds down to that of core.
+CREATE FUNCTION {name}_want(used bigint, has bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN used >= has THEN has + greatest(has / 4, 1)
+        ELSE used + 1 + floor(sqrt(used::float8))::bigint / 2 END
+$$;
+
 -- A node reports. `said`: sequence, local limit, whether sampled, in flight, epoch, applied
 -- generation, the name of a new epoch. Gives the instant, what it is, and
 --   0, 1: a grant with a lifetime or without: share, generation, epoch, limit, nodes, fair, withheld;
@@ -88,9 +96,13 @@ DECLARE
     lives bigint;
     voted bigint;
     middle int;
+    own_want bigint;
+    want bigint;
+    -- What is still to be split, and among how many.
     whole bigint;
     takers bigint;
     fair bigint;
+    kept bigint;
     granted bigint;
     given bigint;
     held bigint;
@@ -110,12 +122,17 @@ BEGIN
     IF fleet.life <> life_now THEN
         -- Whoever was granted something before may still hold to it, and nobody here knows.
         DELETE FROM {name}_nodes n WHERE n.fleet = fleet.number;
+        -- It may have been by rules that last longer than these.
+        fleet.quiet_until := greatest(now_us,
+            CASE WHEN is_handoff
+            THEN {name}_after({name}_after(now_us, brought[4]), brought[5]) END,
+            CASE WHEN fleet.rules[3] = 1
+            THEN {name}_after({name}_after(now_us, fleet.rules[4]), fleet.rules[5]) END);
         fleet.rules := brought;
         fleet.epoch := said[7];
         fleet.back := 0;
-        fleet.quiet_until := CASE WHEN is_handoff
-            THEN {name}_after({name}_after(now_us, brought[4]), brought[5]) ELSE now_us END;
-        fleet.generation := 0;
+        -- Later than those of an epoch of the same name, which a second copy of a report founds.
+        fleet.generation := now_us;
         fleet.most := coalesce(fleet.most, said[2]);
     ELSE
         fleet.back := fleet.back + greatest(fleet.latest - now_us, 0);
@@ -135,6 +152,13 @@ BEGIN
             own.share, others.withheld];
     END IF;
 
+    -- By other rules nobody goes on as what it was.
+    IF fleet.rules <> brought AND own.kept_until <= judged THEN
+        is_known := false;
+    END IF;
+    granted := CASE WHEN is_known THEN own.share ELSE 0 END;
+    own_want := {name}_want(said[4], granted);
+
     -- Who takes a part is who is live, and hungry if it goes by demand.
     SELECT count(*) FILTER (WHERE n.kept_until <= judged) AS ended,
         count(*) FILTER (WHERE n.kept_until > judged) AS kept,
@@ -146,8 +170,13 @@ BEGIN
         count(*) FILTER (WHERE n.live_until > judged
             AND (is_equal OR n.in_flight >= n.share)
             AND (n.id, n.incarnation) < (who, which)) AS before,
-        coalesce(sum(n.in_flight + 1) FILTER (WHERE n.live_until > judged
-            AND n.in_flight < n.share), 0)::bigint AS used,
+        count(*) FILTER (WHERE n.kept_until > judged
+            AND (n.id, n.incarnation) < (who, which)) AS kept_before,
+        array_agg({name}_want(n.in_flight, n.share))
+            FILTER (WHERE NOT is_equal AND n.live_until > judged) AS wants,
+        count(*) FILTER (WHERE NOT is_equal AND n.live_until > judged
+            AND ({name}_want(n.in_flight, n.share), n.id, n.incarnation)
+                > (own_want, who, which)) AS above,
         coalesce(sum(greatest(CASE WHEN is_handoff THEN n.unacked ELSE n.share END, n.in_flight))
             FILTER (WHERE n.kept_until > judged), 0)::bigint AS reserved,
         coalesce(sum(greatest(CASE WHEN is_handoff THEN n.unacked ELSE n.share END, n.in_flight))
@@ -156,11 +185,10 @@ BEGIN
     WHERE n.fleet = fleet.number AND (n.id <> who OR n.incarnation <> which);
 
     IF fleet.rules <> brought THEN
-        IF others.kept > 0 OR (is_known AND own.kept_until > judged) THEN
+        IF others.kept > 0 OR is_known THEN
             RETURN ARRAY[now_us, 2] || fleet.rules;
         END IF;
         DELETE FROM {name}_nodes n WHERE n.fleet = fleet.number;
-        is_known := false;
     ELSIF NOT is_known AND others.kept >= 1024 THEN
         RETURN ARRAY[now_us, 3];
     ELSIF others.ended > 0 THEN
@@ -170,7 +198,6 @@ BEGIN
 
     lives := {name}_after(now_us, brought[4]);
     is_live := lives > now_us;
-    granted := CASE WHEN is_known THEN own.share ELSE 0 END;
     given := CASE WHEN is_known THEN own.generation ELSE 0 END;
     held := CASE WHEN NOT is_known THEN 0
         WHEN said[5] = fleet.epoch AND said[6] >= given THEN granted
@@ -183,15 +210,35 @@ BEGIN
         THEN greatest(others.votes[middle - 1], least(others.votes[middle], voted))
         ELSE least(others.votes[1], voted) END, fleet.most);
 
-    whole := CASE WHEN is_equal THEN fleet.most ELSE greatest(fleet.most - others.used, 0) END;
-    takers := greatest(others.takers + is_live::int, 1);
-    fair := whole / takers + (is_live AND others.before < whole % takers)::int;
+    whole := fleet.most;
+    fair := 0;
     IF NOT is_equal THEN
-        fair := CASE WHEN said[4] < granted THEN said[4] + 1 ELSE greatest(fair, 1) END;
+        -- From the least up, until one is not filled: nor are those above it, who share what is
+        -- left, the remainder to the last.
+        takers := others.live + is_live::int;
+        FOR want IN SELECT w FROM unnest(
+            CASE WHEN is_live THEN others.wants || own_want ELSE others.wants END) w ORDER BY w
+        LOOP
+            EXIT WHEN want > whole / takers;
+            whole := whole - want;
+            takers := takers - 1;
+        END LOOP;
+        fair := CASE WHEN NOT is_live THEN 0
+            WHEN others.above >= takers THEN own_want
+            ELSE whole / takers + (others.above < whole % takers)::int END;
+        whole := CASE WHEN takers > 0 THEN 0 ELSE whole END;
     END IF;
-    -- No more than all others leave, and nothing while nobody knows what they have.
-    whole := CASE WHEN judged < fleet.quiet_until THEN 0
-        ELSE least(fair, greatest(fleet.most - others.reserved, 0)) END;
+    IF is_equal OR said[4] >= granted THEN
+        takers := greatest(others.takers + is_live::int, 1);
+        fair := greatest(fair + whole / takers + (is_live AND others.before < whole % takers)::int,
+            (NOT is_equal)::int);
+    END IF;
+    -- No more than all others leave, or than it has already of its part among all that are
+    -- remembered. Nothing while nobody knows what they have, and then nothing is due.
+    takers := others.kept + 1;
+    kept := least(granted, fleet.most / takers + (others.kept_before < fleet.most % takers)::int);
+    fair := CASE WHEN judged < fleet.quiet_until THEN 0 ELSE fair END;
+    whole := least(fair, greatest(fleet.most - others.reserved, kept));
     IF whole <> granted THEN
         granted := whole;
         fleet.generation := fleet.generation + 1;
@@ -243,11 +290,12 @@ BEGIN
     END IF;
     fleet.back := fleet.back + greatest(fleet.latest - now_us, 0);
     judged := now_us + fleet.back;
-    kept := {name}_after(now_us, CASE WHEN fleet.rules[3] = 1 THEN fleet.rules[5] ELSE 0 END)
-        + fleet.back;
-    IF left_over = 0 OR kept <= judged THEN
+    kept := CASE WHEN fleet.rules[3] = 1 THEN fleet.rules[5] ELSE 0 END;
+    IF left_over = 0 OR kept = 0 THEN
         DELETE FROM {name}_nodes n WHERE n.ctid = own.place;
     ELSE
+        -- A tick more, because the clock may have read almost a tick too little just now.
+        kept := {name}_after({name}_after(now_us, kept), 1) + fleet.back;
         UPDATE {name}_nodes n SET sequence = said_last, vote = NULL, in_flight = left_over,
             share = 0, unacked = 0, live_until = judged, kept_until = kept
         WHERE n.ctid = own.place;
@@ -257,12 +305,14 @@ BEGIN
 END $$;
 
 -- Forgets fleets that have not been heard for so long, with their nodes: one that comes back begins
--- anew, and waits. One that a node holds is passed over. Gives how many rows went, and two zeroes.
+-- anew, and waits, but only for as long as the rules it comes with. So one is kept until nothing is
+-- reserved any more and it need not be quiet, by its own rules. One that a node holds is passed
+-- over. Gives how many rows went, and two zeroes.
 CREATE FUNCTION {name}_reap_fleets(rows_max bigint, kept_us bigint, hook bigint)
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
-    unheard_since constant bigint := coalesce(hook, least(
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 4503599627370495)) - kept_us;
+    now_us constant bigint := coalesce(hook, least(
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 4503599627370495));
     fleet record;
     gone bigint;
     reaped bigint := 0;
@@ -270,7 +320,11 @@ BEGIN
     -- A fleet has at most 1024 nodes: the last one may go a little beyond what was asked for.
     WHILE reaped < rows_max LOOP
         SELECT f.ctid AS place, f.number INTO fleet FROM {name}_fleets f
-        WHERE f.latest <= unheard_since LIMIT 1 FOR UPDATE SKIP LOCKED;
+        WHERE f.latest <= now_us - kept_us
+            -- A tick more for a node that has left.
+            AND greatest(f.latest + f.rules[4] + f.rules[3] * f.rules[5] + 1,
+                f.quiet_until - f.back, 0) <= now_us
+        LIMIT 1 FOR UPDATE SKIP LOCKED;
         EXIT WHEN NOT FOUND;
         DELETE FROM {name}_nodes n WHERE n.fleet = fleet.number;
         GET DIAGNOSTICS gone = ROW_COUNT;

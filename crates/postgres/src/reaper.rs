@@ -4,7 +4,8 @@
 //! - A row goes only when it has decided as none does for [`GRACE_US`], by the server's clock: a
 //!   clock that steps back by less gives no budget twice. A lease that was given back is forgotten
 //!   a minute after nothing of it would be taken back any more. A fleet goes a day after its last
-//!   step, an owner of notes a minute after it was here.
+//!   step, or when its rules reserve nothing any more if that is later; an owner of notes a minute
+//!   after it was here.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
 //!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
 //!   own, and the next one begins when it has been answered.
