@@ -210,6 +210,13 @@ impl PostgresStore {
         self.reaper.turn(&mut Pages::default()).await
     }
 
+    /// Whether every connection is there.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn is_connected(&self) -> bool {
+        self.links.iter().all(|link| link.ready().is_ok())
+    }
+
     /// Decides at this instant instead of the server's clock; `None` goes back to it.
     #[cfg(feature = "testing")]
     #[doc(hidden)]

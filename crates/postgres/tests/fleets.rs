@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use admittance::concurrency::{FleetRules, Grant, Leave, Node, Report};
-use admittance::{Coordinator, CoordinatorError, Micros, REMEMBERED, Span, StoreError};
+use admittance::{Coordinator, Micros, REMEMBERED, Span};
 use admittance_postgres::{PostgresStore, TableName, migrate, migrate_edited};
 use admittance_testkit::servers::{PostgresServer, Proxy};
 use admittance_testkit::{
@@ -140,7 +140,7 @@ fn every_edited_step_is_noticed() {
         assert_eq!(departure.promise, *promise, "{to:?} for {from:?}");
         let unanswered = ["Refused", "Unavailable", "Timeout", "Unreadable"];
         let runs = unanswered.iter().all(|error| !departure.given.contains(error));
-        assert!(runs, "an edit that does not run: {to:?}");
+        assert!(runs, "an edit that does not run: {to:?}: {}", departure.given);
     }
 }
 
@@ -308,7 +308,9 @@ fn a_fleet_that_many_begin_at_once_has_one_epoch_and_counts_each_node_once() {
         let mut stores = Vec::new();
         for _ in 0..2 {
             let builder = PostgresStore::builder(server.url()).connections(8).batch_max(1);
-            stores.push(Arc::new(builder.reap_every(None).connect().await.unwrap()));
+            let store = builder.reap_every(None).connect().await.unwrap();
+            common::until("every connection is there", async || store.is_connected()).await;
+            stores.push(Arc::new(store));
         }
         for round in 0..10 {
             let mut nodes = JoinSet::new();
@@ -318,15 +320,7 @@ fn a_fleet_that_many_begin_at_once_has_one_epoch_and_counts_each_node_once() {
                     let mut report = report(&format!("node {node}"), 1);
                     report.new_epoch = 1_000 + node as u64;
                     let (fleet, rules) = (format!("fleet {round}"), FleetRules::default());
-                    loop {
-                        // Connections that are still being made have sent nothing.
-                        match store.beat(&fleet, &rules, &report).await {
-                            Err(CoordinatorError::Store(StoreError::Unavailable)) => {
-                                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                            }
-                            answered => return answered.unwrap(),
-                        }
-                    }
+                    store.beat(&fleet, &rules, &report).await.unwrap()
                 });
             }
             let grants = nodes.join_all().await;

@@ -50,7 +50,9 @@ impl Postgres {
         let builder = builder.table(&self.table).prefix(prefix).answer_within(ANSWER_WITHIN);
         // The edited functions have other checksums.
         let builder = builder.migrates(self.table == TableName::default().as_str());
-        Arc::new(builder.connect().await.expect("a url"))
+        let store = Arc::new(builder.connect().await.expect("a url"));
+        super::until("every connection is there", async || store.is_connected()).await;
+        store
     }
 }
 
