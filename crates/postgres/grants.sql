@@ -4,6 +4,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     admittance_logged, admittance_logged_entries, admittance_logged_orphans,
     admittance_logged_returned,
     admittance_unlogged, admittance_unlogged_entries, admittance_unlogged_orphans,
-    admittance_unlogged_returned TO service;
+    admittance_unlogged_returned,
+    admittance_fleets, admittance_nodes,
+    admittance_boxes, admittance_notes, admittance_ended TO service;
 GRANT USAGE ON SEQUENCE admittance_logged_logs, admittance_unlogged_logs TO service;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO service;

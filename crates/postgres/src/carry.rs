@@ -71,6 +71,37 @@ pub(crate) enum Ask {
         key: Vec<u8>,
         swap: OwnedSwap,
     },
+    /// A node reports: the rules it brings, who it is, what it says.
+    Beat {
+        fleet: Vec<u8>,
+        rules: [i64; 5],
+        node: (Vec<u8>, i64),
+        said: [i64; 7],
+        /// The life of the store instead of the server's, for tests.
+        life: Option<String>,
+    },
+    /// A node leaves: who it is, its sequence, what it has in flight.
+    Leave {
+        fleet: Vec<u8>,
+        node: (Vec<u8>, i64),
+        said: [i64; 2],
+    },
+    /// An owner is here: what it signs with, for how long, which leases have ended.
+    Collect {
+        owner: Vec<u8>,
+        secret: Vec<u8>,
+        ttl: i64,
+        ended: Vec<i64>,
+    },
+    Secret {
+        owner: Vec<u8>,
+    },
+    /// Notes for an owner: which leases, what of each.
+    Post {
+        owner: Vec<u8>,
+        leases: Vec<i64>,
+        tolds: Vec<i64>,
+    },
 }
 
 /// What is asked of one key.
@@ -126,6 +157,7 @@ impl Call {
         match self {
             Self::Batch(_, ops) | Self::Other(Ask::Several { ops, .. }) => ops.len(),
             Self::Other(Ask::Many { keys, .. }) => keys.len(),
+            Self::Other(Ask::Post { leases, .. }) => leases.len(),
             Self::One(..) | Self::Other(_) => 1,
         }
     }
@@ -295,9 +327,7 @@ async fn other(ready: &Ready, ask: &Ask, hook: Option<i64>) -> Result<Vec<Answer
             numbers(ready, statement, &given).await
         }
         Ask::Load { durability, key } => {
-            let statement = &statements.of(*durability).load;
-            let row = ready.client.query_one(statement, &[key, &hook]).await?;
-            Ok(vec![Answered::Cell { done: true, at: row.try_get(0)?, held: row.try_get(1)? }])
+            held(ready, &statements.of(*durability).load, &[key, &hook]).await
         }
         Ask::Swap { durability, key, swap: OwnedSwap { expected, new, idle_at } } => {
             let statement = &statements.of(*durability).swap;
@@ -306,7 +336,46 @@ async fn other(ready: &Ready, ask: &Ask, hook: Option<i64>) -> Result<Vec<Answer
             let (done, at, held) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
             Ok(vec![Answered::Cell { done, at, held }])
         }
+        Ask::Beat { .. }
+        | Ask::Leave { .. }
+        | Ask::Collect { .. }
+        | Ask::Secret { .. }
+        | Ask::Post { .. } => of_fleets(ready, ask, hook).await,
     }
+}
+
+async fn of_fleets(ready: &Ready, ask: &Ask, hook: Option<i64>) -> Result<Vec<Answered>, Error> {
+    let statements = &ready.statements.fleets;
+    match ask {
+        Ask::Beat { fleet, rules, node: (id, incarnation), said, life } => {
+            let (rules, said) = (rules.as_slice(), said.as_slice());
+            let given: [&(dyn ToSql + Sync); 7] =
+                [fleet, &rules, id, incarnation, &said, life, &hook];
+            numbers(ready, &statements.beat, &given).await
+        }
+        Ask::Leave { fleet, node: (id, incarnation), said: [sequence, in_flight] } => {
+            let given: [&(dyn ToSql + Sync); 6] =
+                [fleet, id, incarnation, sequence, in_flight, &hook];
+            numbers(ready, &statements.leave, &given).await
+        }
+        Ask::Collect { owner, secret, ttl, ended } => {
+            numbers(ready, &statements.collect, &[owner, secret, ttl, ended, &hook]).await
+        }
+        Ask::Secret { owner } => held(ready, &statements.secret, &[owner, &hook]).await,
+        Ask::Post { owner, leases, tolds } => {
+            numbers(ready, &statements.post, &[owner, leases, tolds, &hook]).await
+        }
+        other => unreachable!("{other:?} is asked elsewhere"),
+    }
+}
+
+async fn held(
+    ready: &Ready,
+    statement: &Statement,
+    given: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Answered>, Error> {
+    let row = ready.client.query_one(statement, given).await?;
+    Ok(vec![Answered::Cell { done: true, at: row.try_get(0)?, held: row.try_get(1)? }])
 }
 
 /// One statement for several ops; strategies that occur again are sent once.

@@ -19,6 +19,8 @@ pub(crate) enum Kind {
     Sliding = 3,
     Log = 4,
     Cell = 5,
+    Fleet = 6,
+    Owner = 7,
 }
 
 /// The stored key.

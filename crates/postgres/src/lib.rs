@@ -13,7 +13,10 @@
 //!   disk.
 //! - A lease is charged to the row that checks charge. One that was given back is noted for three
 //!   minutes, in the transaction that restores it: the same lease restores nothing twice.
-//! - No index covers a column that checks change: updates are heap-only.
+//! - No index covers a column that checks or beats change: updates are heap-only.
+//! - What every [`Coordinator`](admittance::Coordinator) and every [`Relay`](admittance::Relay)
+//!   promises, one round trip per call, in tables that are unlogged: a crash or a failover forgets
+//!   a fleet as a whole, and its next epoch grants nothing before all earlier grants have ended.
 //!
 //! # What a crash loses
 //! A policy's state is in a logged table by default: a crash of the server loses nothing that was
@@ -33,17 +36,20 @@
 //!
 //! # Proven by
 //! `tests/`, over a real server: the conformance suite, equality with core, edited functions that
-//! must be noticed, races, migrations, outages, round trips counted on the wire.
+//! must be noticed, races, migrations, outages, round trips counted on the wire; the same for
+//! fleets and for notes between instances.
 #![forbid(unsafe_code)]
 
 mod address;
 mod carry;
 mod failure;
+mod fleet;
 mod key;
 mod link;
 mod migrate;
 mod name;
 mod reaper;
+mod relay;
 mod spec;
 mod statements;
 mod store;

@@ -222,4 +222,6 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 5, name: "reap", sql: include_str!("../migrations/0005_reap.sql") },
     Migration { version: 6, name: "lend", sql: include_str!("../migrations/0006_lend.sql") },
     Migration { version: 7, name: "leases", sql: include_str!("../migrations/0007_leases.sql") },
+    Migration { version: 8, name: "fleets", sql: include_str!("../migrations/0008_fleets.sql") },
+    Migration { version: 9, name: "relay", sql: include_str!("../migrations/0009_relay.sql") },
 ];

@@ -3,7 +3,9 @@
 //! # Guarantee
 //! - A row goes only when it has decided as none does for [`GRACE_US`], by the server's clock: a
 //!   clock that steps back by less gives no budget twice. A lease that was given back is forgotten
-//!   a minute after nothing of it would be taken back any more.
+//!   a minute after nothing of it would be taken back any more. A fleet goes a day after its last
+//!   step, or when its rules reserve nothing any more if that is later; an owner of notes a minute
+//!   after it was here.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
 //!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
 //!   own, and the next one begins when it has been answered.
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use admittance::{Span, StoreError};
+use admittance::{REMEMBERED, Span, StoreError};
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::types::ToSql;
 
@@ -48,7 +50,7 @@ impl Reaper {
     pub(crate) async fn run(self, every: Duration) {
         let mut ticks = tokio::time::interval(every.max(EVERY_MIN));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut pages = [0; 4];
+        let mut pages = Pages::default();
         loop {
             ticks.tick().await;
             self.turn(&mut pages).await;
@@ -58,7 +60,7 @@ impl Reaper {
     /// What is done at a tick: a round, and another one at once for as long as a round deletes as
     /// much as one statement may. So it keeps up with keys that become idle faster than a round
     /// per tick deletes, and does not walk without pause for a few.
-    pub(crate) async fn turn(&self, pages: &mut [i64; 4]) -> Reaped {
+    pub(crate) async fn turn(&self, pages: &mut Pages) -> Reaped {
         let mut reaped = Reaped::default();
         loop {
             let (keys, others) = self.round(pages).await;
@@ -70,7 +72,7 @@ impl Reaper {
     }
 
     /// Some statements over each of the tables. Gives how many keys and other rows went.
-    async fn round(&self, pages: &mut [i64; 4]) -> (i64, i64) {
+    async fn round(&self, pages: &mut Pages) -> (i64, i64) {
         let (mut keys, mut others) = (0, 0);
         for (page, walk) in pages.iter_mut().zip(WALKS) {
             for _ in 0..STEPS_PER_ROUND {
@@ -105,16 +107,20 @@ impl Reaper {
         Ok(reaped)
     }
 
-    async fn step(&self, (table, durability): Walk, page: i64) -> Result<Step, StoreError> {
+    async fn step(&self, walk: Walk, page: i64) -> Result<Step, StoreError> {
         let ready = self.link.ready()?;
         let hook = Some(self.hook.load(Ordering::Relaxed)).filter(|hook| *hook >= 0);
-        let statements = ready.statements.of(durability);
+        let statements = &ready.statements;
         let keys: [&(dyn ToSql + Sync); 5] =
             [&page, &PAGES_PER_STEP, &ROWS_PER_STEP, &GRACE_US, &hook];
         let returned: [&(dyn ToSql + Sync); 4] = [&page, &PAGES_PER_STEP, &ROWS_PER_STEP, &hook];
-        let (statement, given) = match table {
-            Table::Keys => (&statements.reap, &keys[..]),
-            Table::Returned => (&statements.forget, &returned[..]),
+        let fleets: [&(dyn ToSql + Sync); 3] = [&ROWS_PER_STEP, &REMEMBERED_US, &hook];
+        let boxes: [&(dyn ToSql + Sync); 3] = [&ROWS_PER_STEP, &GRACE_US, &hook];
+        let (statement, given) = match walk {
+            Walk::Keys(durability) => (&statements.of(durability).reap, &keys[..]),
+            Walk::Returned(durability) => (&statements.of(durability).forget, &returned[..]),
+            Walk::Fleets => (&statements.fleets.reap_fleets, &fleets[..]),
+            Walk::Boxes => (&statements.fleets.reap_boxes, &boxes[..]),
         };
         let step = tokio::time::timeout(self.answer_within, numbers(&ready, statement, given));
         let Ok(answered) = step.await else {
@@ -132,9 +138,9 @@ impl Reaper {
         let &[rows, next, entries] = numbers.as_slice() else {
             return Err(StoreError::Unreadable);
         };
-        Ok(match table {
-            Table::Keys => Step { keys: rows, next, others: entries },
-            Table::Returned => Step { keys: 0, next, others: rows },
+        Ok(match walk {
+            Walk::Keys(_) => Step { keys: rows, next, others: entries },
+            _ => Step { keys: 0, next, others: rows },
         })
     }
 }
@@ -144,7 +150,7 @@ struct Step {
     keys: i64,
     /// The page to go on at.
     next: i64,
-    /// Entries of forgotten logs, or leases.
+    /// Entries of forgotten logs, or leases, or fleets and their nodes, or owners and their notes.
     others: i64,
 }
 
@@ -156,26 +162,38 @@ impl Step {
 }
 
 /// What is walked through.
-type Walk = (Table, Durability);
-
 #[derive(Clone, Copy, Debug)]
-enum Table {
+enum Walk {
     /// Keys, with what is left of forgotten logs.
-    Keys,
+    Keys(Durability),
     /// Leases that were given back.
-    Returned,
+    Returned(Durability),
+    /// Fleets that are not heard, with their nodes.
+    Fleets,
+    /// Owners that are not here, with what waits for them.
+    Boxes,
 }
 
-const WALKS: [Walk; 4] = [
-    (Table::Keys, Durability::Logged),
-    (Table::Keys, Durability::Unlogged),
-    (Table::Returned, Durability::Logged),
-    (Table::Returned, Durability::Unlogged),
+const WALKS: [Walk; 6] = [
+    Walk::Keys(Durability::Logged),
+    Walk::Keys(Durability::Unlogged),
+    Walk::Returned(Durability::Logged),
+    Walk::Returned(Durability::Unlogged),
+    Walk::Fleets,
+    Walk::Boxes,
 ];
+
+/// Where each walk goes on.
+pub(crate) type Pages = [i64; WALKS.len()];
+
 /// A minute.
 const GRACE_US: i64 = 60_000_000;
+/// A day.
+const REMEMBERED_US: i64 = 86_400_000_000;
 /// Half a mebibyte.
 const PAGES_PER_STEP: i64 = 64;
 const ROWS_PER_STEP: i64 = 500;
 const STEPS_PER_ROUND: usize = 64;
 const EVERY_MIN: Duration = Duration::from_millis(10);
+
+const _: () = assert!(REMEMBERED.us() == REMEMBERED_US.cast_unsigned(), "as the seam promises");

@@ -19,6 +19,19 @@ pub(crate) enum Durability {
 pub(crate) struct Statements {
     of: [OfTable; 2],
     pub(crate) several: Statement,
+    pub(crate) fleets: OfFleets,
+}
+
+/// The statements over fleets, and over what instances leave for one another.
+#[derive(Debug)]
+pub(crate) struct OfFleets {
+    pub(crate) beat: Statement,
+    pub(crate) leave: Statement,
+    pub(crate) collect: Statement,
+    pub(crate) secret: Statement,
+    pub(crate) post: Statement,
+    pub(crate) reap_fleets: Statement,
+    pub(crate) reap_boxes: Statement,
 }
 
 /// The statements over one kind of table.
@@ -43,10 +56,11 @@ impl Statements {
         let both = [format!("{table}_logged"), format!("{table}_unlogged")];
         let both = both.iter().map(|table| OfTable::prepare(client, table));
         let several = client.prepare(&several);
-        let (both, several) = tokio::try_join!(try_join_all(both), several)?;
+        let fleets = OfFleets::prepare(client, table);
+        let (both, several, fleets) = tokio::try_join!(try_join_all(both), several, fleets)?;
         let mut both = both.into_iter();
         match (both.next(), both.next()) {
-            (Some(logged), Some(unlogged)) => Ok(Self { of: [logged, unlogged], several }),
+            (Some(logged), Some(unlogged)) => Ok(Self { of: [logged, unlogged], several, fleets }),
             _ => unreachable!("both were prepared"),
         }
     }
@@ -75,5 +89,24 @@ impl OfTable {
         let (one, quick, batch, reset, load, swap, lease, give_back, reap, forget) =
             tokio::try_join!(one, quick, batch, reset, load, swap, lease, give_back, reap, forget)?;
         Ok(Self { one, quick, batch, reset, load, swap, lease, give_back, reap, forget })
+    }
+}
+
+impl OfFleets {
+    async fn prepare(client: &Client, table: &TableName) -> Result<Self, Error> {
+        let texts = [
+            format!("SELECT {table}_beat($1, $2, $3, $4, $5, $6, $7)"),
+            format!("SELECT {table}_leave($1, $2, $3, $4, $5, $6)"),
+            format!("SELECT {table}_collect($1, $2, $3, $4, $5)"),
+            format!("SELECT at, held FROM {table}_secret($1, $2)"),
+            format!("SELECT {table}_post($1, $2, $3, $4)"),
+            format!("SELECT {table}_reap_fleets($1, $2, $3)"),
+            format!("SELECT {table}_reap_boxes($1, $2, $3)"),
+        ];
+        let [beat, leave, collect, secret, post, reap_fleets, reap_boxes] =
+            texts.each_ref().map(|text| client.prepare(text));
+        let (beat, leave, collect, secret, post, reap_fleets, reap_boxes) =
+            tokio::try_join!(beat, leave, collect, secret, post, reap_fleets, reap_boxes)?;
+        Ok(Self { beat, leave, collect, secret, post, reap_fleets, reap_boxes })
     }
 }

@@ -20,6 +20,8 @@ use crate::address::{Address, InvalidUrl};
 use crate::carry::{Answered, Ask, Asked, Carrier, OwnedSwap};
 use crate::key::{Kind, stored};
 use crate::link::{Link, Plan};
+#[cfg(feature = "testing")]
+use crate::reaper::Pages;
 use crate::reaper::{Reaped, Reaper};
 use crate::spec::{Spec, number, spec};
 use crate::statements::Durability;
@@ -34,6 +36,9 @@ pub struct PostgresStore {
     links: Vec<Link>,
     #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests set it"))]
     hook: Arc<AtomicI64>,
+    /// The life of the store instead of the server's, for tests.
+    #[cfg(feature = "testing")]
+    life: std::sync::Mutex<Option<String>>,
     reaper: Reaper,
     reaping: Option<AbortHandle>,
 }
@@ -165,6 +170,8 @@ impl Builder {
             names: Names { prefix: self.prefix, unlogged: self.unlogged },
             links,
             hook,
+            #[cfg(feature = "testing")]
+            life: std::sync::Mutex::default(),
             reaper,
             reaping,
         })
@@ -200,7 +207,14 @@ impl PostgresStore {
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     pub async fn reap_at_a_tick(&self) -> Reaped {
-        self.reaper.turn(&mut [0; 4]).await
+        self.reaper.turn(&mut Pages::default()).await
+    }
+
+    /// Whether every connection is there.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn is_connected(&self) -> bool {
+        self.links.iter().all(|link| link.ready().is_ok())
     }
 
     /// Decides at this instant instead of the server's clock; `None` goes back to it.
@@ -209,6 +223,24 @@ impl PostgresStore {
     pub fn set_now(&self, now: Option<Micros>) {
         let now = now.map_or(-1, |now| number(now.epoch_us()));
         self.hook.store(now, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Takes the store to be in this life instead of the server's; `None` goes back to it.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn set_life(&self, life: Option<&str>) {
+        *self.life.lock().expect("nobody panics with it") = life.map(str::to_owned);
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn life(&self) -> Option<String> {
+        self.life.lock().expect("nobody panics with it").clone()
+    }
+
+    /// The server says which it is.
+    #[cfg(not(feature = "testing"))]
+    pub(crate) fn life(&self) -> Option<String> {
+        None
     }
 
     /// The arguments of the function that decides one key: its row's key and its strategy.
@@ -245,14 +277,19 @@ impl PostgresStore {
         applied(op, numbers)
     }
 
-    async fn numbers(&self, ask: Ask) -> Result<Vec<i64>, StoreError> {
+    /// The stored name of a fleet, or of the owner of leases.
+    pub(crate) fn stored_name(&self, kind: Kind, name: &[u8]) -> Vec<u8> {
+        stored(kind, [self.names.prefix.as_bytes(), b"", b""], name)
+    }
+
+    pub(crate) async fn numbers(&self, ask: Ask) -> Result<Vec<i64>, StoreError> {
         match self.lanes.ask(ask).await? {
             Answered::Numbers(numbers) => Ok(numbers),
             Answered::Cell { .. } => Err(StoreError::Unreadable),
         }
     }
 
-    async fn cell(&self, ask: Ask) -> Result<(bool, Loaded), StoreError> {
+    pub(crate) async fn cell(&self, ask: Ask) -> Result<(bool, Loaded), StoreError> {
         match self.lanes.ask(ask).await? {
             Answered::Cell { done, at, held } => {
                 Ok((done, Loaded { bytes: held, at: instant(at) }))
@@ -431,7 +468,7 @@ fn forecast(four: &[i64]) -> Result<Forecast, StoreError> {
     })
 }
 
-fn unsigned(value: i64) -> u64 {
+pub(crate) fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 

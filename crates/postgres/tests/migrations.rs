@@ -3,10 +3,12 @@
 
 mod common;
 
+use admittance::concurrency::{FleetRules, Leave, Node, Report as NodeReport};
 use admittance::lease::{Ask, GiveBack, LeaseId};
+use admittance::relay::{Collect, Note, Posted, Told};
 use admittance::{
-    Action, Answer, Builtin, Cell, Cells, Cost, Gcra, Many, Micros, Op, Recovery, SlidingLog,
-    SlidingWindow, Span, Store, StoreError, Swap, Swapped, Tat, Window,
+    Action, Answer, Builtin, Cell, Cells, Coordinator, Cost, Gcra, Many, Micros, Op, Recovery,
+    Relay, SlidingLog, SlidingWindow, Span, Store, StoreError, Swap, Swapped, Tat, Window,
 };
 use admittance_postgres::{MigrateError, PostgresStore, Report, TableName, migrate};
 use tokio::task::JoinSet;
@@ -59,6 +61,30 @@ fn the_defaults_of_the_database_do_not_matter() {
     });
 }
 
+async fn fleets_and_notes_work(store: &PostgresStore) {
+    let (node, told) = (Node::new("ann", 1).unwrap(), Told::Finish);
+    let report = NodeReport {
+        node: node.clone(),
+        sequence: 1,
+        local_limit: 5,
+        is_sampled: true,
+        in_flight: 0,
+        epoch: 0,
+        applied: 0,
+        new_epoch: 7,
+    };
+    let grant = store.beat("fleet", &FleetRules::default(), &report).await.unwrap();
+    assert_eq!((grant.epoch, grant.nodes), (7, 1));
+    let leave = Leave { node, sequence: 2, in_flight: 0 };
+    store.leave("fleet", &leave).await.unwrap();
+    let ttl = Span::from_secs(1);
+    let here = Collect { owner: 1, secret: &[7; 32], ttl, ended: &[1] };
+    assert_eq!(store.collect(here).await.unwrap(), []);
+    assert_eq!(store.secret(1).await.unwrap(), Some([7; 32]));
+    let posted = store.post(1, &[Note { lease: 2, told }]).await.unwrap();
+    assert_eq!(posted, Some(vec![Posted::Left]));
+}
+
 #[test]
 fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
     let (server, runtime) = (common::server(), common::runtime());
@@ -108,6 +134,7 @@ fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
             assert_eq!(store.swap(cell, swap).await.unwrap(), Swapped::Done);
             assert_eq!(store.load(cell).await.unwrap().bytes.unwrap(), b"x");
         }
+        fleets_and_notes_work(&store).await;
         store.set_now(Some(start + Span::from_secs(3_600)));
         // By policy: gcra, the sliding window, two logs and a cell.
         assert_eq!(store.reap().await.unwrap().keys, 10);
@@ -133,7 +160,7 @@ fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
         server.sql("DELETE FROM admittance_migrations WHERE version = 2").unwrap();
         let error = migrate(&server.url(), &table).await.unwrap_err();
         assert!(matches!(error, MigrateError::Database(_)), "its functions are there: {error}");
-        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), "6");
+        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), "8");
 
         server.sql("INSERT INTO admittance_migrations VALUES (1000, 'later', 'x')").unwrap();
         let error = migrate(&server.url(), &table).await.unwrap_err();

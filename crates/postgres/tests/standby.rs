@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use admittance::{Builtin, Span, StoreError, Window};
+use admittance::concurrency::{FleetRules, Node, Report};
+use admittance::{Builtin, Coordinator, Micros, Span, StoreError, Window};
 use admittance_postgres::PostgresStore;
 use admittance_testkit::servers::{PostgresServer, free_port};
 use tempfile::TempDir;
@@ -159,5 +160,41 @@ fn a_connection_that_turns_out_to_be_read_only_is_made_anew() {
             now.len() == 2 && now.iter().filter(|pid| before.contains(pid)).count() == 1
         };
         common::until("the reaper's connection is another one", anew).await;
+    });
+}
+
+#[test]
+fn a_promoted_standby_grants_nothing_before_what_its_primary_granted_has_surely_ended() {
+    let (primary, runtime) = (common::server(), common::runtime());
+    runtime.block_on(async {
+        let (rules, start) = (FleetRules::default(), Micros::from_epoch_ms(1_700_000_000_000));
+        let (start, quiet) = (start.unwrap(), Span::from_us(rules.ttl.us() + rules.max_hold.us()));
+        let report = |name, sequence| Report {
+            node: Node::new(name, 1).unwrap(),
+            sequence,
+            local_limit: 40,
+            is_sampled: true,
+            in_flight: 0,
+            epoch: 0,
+            applied: 0,
+            new_epoch: 1_000 + sequence,
+        };
+        let store = common::store(&primary.url()).await;
+        let standby = Standby::of(&primary).await;
+        for (at, share) in [(start, 0), (start + quiet, 40)] {
+            store.set_now(Some(at));
+            let grant = store.beat("fleet", &rules, &report("a", at.epoch_us())).await.unwrap();
+            assert_eq!(grant.share, share);
+        }
+        let client = common::client(&standby.url()).await;
+        client.batch_execute("SELECT pg_promote()").await.unwrap();
+        let promoted = common::store(&standby.url()).await;
+        let founded = start + quiet;
+        let instants = [founded, founded + quiet - Span::TICK, founded + quiet];
+        for (at, share) in instants.into_iter().zip([0, 0, 40]) {
+            promoted.set_now(Some(at));
+            let grant = promoted.beat("fleet", &rules, &report("b", at.epoch_us())).await.unwrap();
+            assert_eq!(grant.share, share);
+        }
     });
 }
