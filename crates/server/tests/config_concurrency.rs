@@ -101,8 +101,8 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "{ concurrency: 3 }",
-            "f:2:21: limiters.p.concurrency: a single value where a map belongs; write concurrency: { \
-             maxLimit: 8 }",
+            "f:2:21: limiters.p.concurrency: a single value where a map belongs; write \
+             concurrency: { maxLimit: 8 }",
         ),
         ("{ concurrency: { minLimit: 9, maxLimit: 3 } }", "f:2:8: limiters.p.concurrency: "),
         (

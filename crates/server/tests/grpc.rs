@@ -345,7 +345,7 @@ async fn a_place_is_admitted_kept_and_released_over_the_door() {
     let lease_ids = vec![held.lease_id.clone(), "unknown".into()];
     let heard = client.heartbeat(v1::HeartbeatRequest { lease_ids }).await.expect("a reply");
     let heard = heard.into_inner();
-    assert_eq!(heard.live_ids, [held.lease_id.clone()]);
+    assert_eq!(heard.live_ids, [&*held.lease_id]);
     assert_eq!(heard.reclaimed_ids, ["unknown"]);
     for _ in 0..2 {
         let release = v1::ReleaseRequest { lease_id: held.lease_id.clone(), dropped: false };
