@@ -19,5 +19,6 @@ pub mod trace;
 
 pub use limit::{
     Ending, Limit, LimitAlgorithm, LimitRules, LimitStats, Recalibrate, Sample, ThroughputGuard,
+    Told,
 };
 pub use size::{Learned, LeaseCost, Predictive, Sizer};
