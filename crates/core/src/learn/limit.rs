@@ -45,7 +45,7 @@
 //!   can do: the limit settles within 25 % of the knee with at least 95 % of the best throughput
 //!   and less than twice the no-load 99th percentile. From a cold start at 4 it is at three
 //!   quarters of the knee within 3,000 samples and 12 for each place, and on the way not above
-//!   three times the knee (2.2 was measured). Within 15,000 samples it follows when the places
+//!   three times the knee (2.5 was measured). Within 15,000 samples it follows when the places
 //!   halve or double, and when work takes 25 % longer or shorter for good; one run in a hundred
 //!   takes up to 40,000. A fleet of ten before a knee of a hundred, heartbeats of a second and work
 //!   of 100 ms, is there within a minute, and within 25 % for 95 % of the time after. These are
