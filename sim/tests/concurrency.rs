@@ -224,6 +224,42 @@ fn ten_nodes_that_start_at_the_minimum_find_a_knee_of_a_hundred() {
     println!("without guards, reported and not judged: {plain}");
 }
 
+/// The same where work takes 100 ms give or take all of it, and one in a thousand up to five
+/// seconds: when three quarters of the knee were reached, and how many of a hundred seconds after
+/// the first minute the limit was within a quarter of it.
+fn found<B: Between>(between: B, eager: bool, seed: u64) -> (Report, Option<usize>, usize) {
+    let setup = Setup {
+        seconds: 240,
+        limits: Limits::Inferred(LimitRules::stable()),
+        member: MemberRules { outage: Outage::FailClosed, fence: true, eager },
+        servers: KNEE,
+        long_ppm: 1_000,
+        ..Setup::quiet(seed)
+    };
+    let report = run(&setup, between).unwrap();
+    let limits = &report.figures.limits;
+    let reached = limits.iter().position(|limit| *limit >= KNEE * 3 / 4);
+    let near = limits[60..].iter().filter(|limit| limit.abs_diff(KNEE) <= KNEE / 4).count();
+    let percent = near * 100 / limits[60..].len();
+    (report, reached, percent)
+}
+
+#[test]
+fn a_cold_fleet_is_at_the_knee_within_a_minute_and_stays_there() {
+    for seed in seeds().take(long(2)) {
+        for eager in [false, true] {
+            let (report, reached, percent) = found(Nothing, eager, seed);
+            let most = report.figures.limits.iter().max().copied().unwrap();
+            println!("eager {eager}: after {reached:?} s, at most {most}; then {percent} % near");
+            assert!(report.held() && reached.is_some_and(|second| second <= 60), "{report}");
+            assert!(percent >= 95 && most <= 3 * KNEE, "{percent} %, {most}: {report}");
+        }
+    }
+    let (_, reached, percent) = found(mutants::VotesUnsampled, true, 1);
+    println!("votes without samples: after {reached:?} s, {percent} % near");
+    assert!(percent < 95);
+}
+
 #[test]
 fn a_sum_of_limits_and_votes_without_samples_do_not_find_it() {
     let sum = run(&Setup { only: Some(Check::Votes), ..hostile(1) }, mutants::Sum).unwrap();

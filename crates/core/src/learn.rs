@@ -18,6 +18,7 @@ mod size;
 pub mod trace;
 
 pub use limit::{
-    Ending, Limit, LimitAlgorithm, LimitRules, LimitStats, Recalibrate, Sample, ThroughputGuard,
+    Ending, Followed, Limit, LimitAlgorithm, LimitRules, LimitStats, Recalibrate, Sample,
+    ThroughputGuard,
 };
 pub use size::{Learned, LeaseCost, Predictive, Sizer};

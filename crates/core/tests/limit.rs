@@ -19,7 +19,7 @@ mod written;
 
 use admittance_core::concurrency::PERMITS_MAX;
 use admittance_core::learn::{
-    Ending, Limit, LimitAlgorithm, LimitRules, Recalibrate, Sample, ThroughputGuard,
+    Ending, Followed, Limit, LimitAlgorithm, LimitRules, Recalibrate, Sample, ThroughputGuard,
 };
 use admittance_core::{Invalid, Parameter, Span};
 use fastrand::Rng;
@@ -417,12 +417,12 @@ fn a_node_without_samples_follows_the_fleet() {
     for rules in [LimitRules::seed_defaults(), LimitRules::stable()] {
         let mut limit = Limit::new(rules).unwrap();
         for (told, taken) in [(100, 100), (0, 4), (u32::MAX, 512)] {
-            limit.follow(told);
+            limit.follow(Followed { limit: told, known_ns: 0, is_measured: false }, 0);
             assert_eq!((limit.limit(), limit.stats().estimate), (taken, f64::from(taken)));
         }
     }
     let mut fixed = Limit::new(LimitRules::fixed(9)).unwrap();
-    fixed.follow(100);
+    fixed.follow(Followed { limit: 100, known_ns: 0, is_measured: false }, 0);
     assert_eq!(fixed.limit(), 9);
 }
 

@@ -72,7 +72,7 @@ pub use layer::{
 };
 use note::{Kind, Note};
 pub use permit::{Permit, ScopedPermit};
-use places::{NotTaken, Places, Taken};
+use places::{Heard, NotTaken, Places, Taken};
 use stripes::Stripes;
 
 /// Permits under an inferred limit. Clones are handles to the same gate.
@@ -314,12 +314,14 @@ impl<C: GateClock> Gate<C> {
         self.0.places.fence_us.put(u64::MAX);
     }
 
-    /// Has the estimate go on from a limit that others have found, within its rules.
-    pub fn follow(&self, limit: u32) {
-        self.0.places.follow(limit, self.0.clock.now_ns());
+    /// Tells the estimate the fleet's limit, which every node hears within a `beat`. If nothing
+    /// was measured here, it goes on from that, within its rules.
+    pub fn follow(&self, limit: u32, beat: Span, is_measured: bool) {
+        self.0.places.follow(Heard { limit, is_measured, beat }, self.0.clock.now_ns());
     }
 
-    /// Whether work has been measured since this was last asked.
+    /// Whether work has been measured since this was last asked, and what is inferred from it
+    /// counts among what other nodes find.
     #[must_use]
     pub fn take_sampled(&self) -> bool {
         self.0.places.take_sampled()

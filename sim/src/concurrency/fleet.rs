@@ -2,7 +2,7 @@
 //! behind them, and one queue of events.
 
 use admittance_core::concurrency::{Beat, Grant, Leave, Members, Standing};
-use admittance_core::learn::{Ending, Sample};
+use admittance_core::learn::{Ending, Followed, Sample};
 use admittance_core::{Micros, Span};
 use fastrand::Rng;
 
@@ -249,10 +249,11 @@ impl<'a, B: Between> Fleet<'a, B> {
         let epoch = self.random.u64(1..1 << 53);
         let node = &mut self.nodes[port.node];
         let now = node.clock.read(at);
-        let beat = node.member.report(node.word, node.is_sampled, epoch, now);
+        let is_sampled = node.take_sampled(at, self.setup.heartbeat);
+        let beat = node.member.report(node.word, is_sampled, epoch, now);
         let beat = self.between.beat(&Sent { at, in_flight_before: node.reported }, beat);
         node.reported = node.word.in_flight();
-        (node.is_sampled, node.is_answered, node.sent_at) = (false, false, at);
+        (node.is_answered, node.sent_at) = (false, at);
         for latency in self.network.send(port.node) {
             self.queue.push(at + latency, Event::Beat(port, Box::new(beat.clone())));
         }
@@ -311,8 +312,10 @@ impl<'a, B: Between> Fleet<'a, B> {
         let Some(applied) = node.member.apply(&beat, &grant, now) else { return };
         node.is_answered = true;
         node.word = node.word.with_share(applied.share);
-        if !beat.report.is_sampled && self.between.follows() {
-            node.follow(applied.limit);
+        let is_measured = beat.report.is_sampled;
+        if is_measured || self.between.follows() {
+            let known_ns = (at + self.setup.heartbeat.us()) * 1_000;
+            node.follow(at, Followed { limit: applied.limit, known_ns, is_measured });
         }
         if applied.is_eager {
             self.hurry(at, port.node);
@@ -374,10 +377,10 @@ impl<'a, B: Between> Fleet<'a, B> {
                 self.limit = limit;
                 for node in 0..self.nodes.len() {
                     let heard = at + self.random.u64(0..=TOLD_WITHIN.us());
-                    self.queue.push(heard, Event::Fault(Fault::Told { node, limit }));
+                    self.queue.push(heard, Event::Fault(Fault::Followed { node, limit }));
                 }
             }
-            Fault::Told { node, limit } => self.nodes[node].told(limit),
+            Fault::Followed { node, limit } => self.nodes[node].told(limit),
         }
         Ok(())
     }

@@ -109,6 +109,7 @@ impl Ledger {
             self.second.limit += u128::from(self.limits.current) * time;
             self.counted = until;
             if until.is_multiple_of(SECOND) {
+                self.figures.limits.push(self.limits.current);
                 if second * SECOND >= self.steady_from {
                     self.seconds.push(self.second);
                 }

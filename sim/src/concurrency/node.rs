@@ -1,7 +1,8 @@
 //! A node: the shipped machine and word, its clock, and where its limit comes from.
 
+use admittance_core::Span;
 use admittance_core::concurrency::{Member, Node as Name, Word};
-use admittance_core::learn::{Limit, Sample};
+use admittance_core::learn::{Followed, Limit, Sample};
 
 use super::setup::{Limits, Setup};
 use crate::clock::LeaseClock;
@@ -15,8 +16,10 @@ pub(super) struct Node {
     pub(super) member: Member,
     pub(super) word: Word,
     source: Source,
-    /// Whether anything was measured since the last report.
-    pub(super) is_sampled: bool,
+    /// Whether anything was measured since the last report that gives it a vote.
+    is_sampled: bool,
+    /// When a report last had something measured to tell.
+    sampled_at: Option<u64>,
     pub(super) sent_at: u64,
     /// What the last report said.
     pub(super) reported: u32,
@@ -59,6 +62,7 @@ impl Node {
             word: Word::new(limit).with_share(0),
             source,
             is_sampled: false,
+            sampled_at: None,
             sent_at: 0,
             reported: 0,
             is_eager_due: false,
@@ -71,21 +75,33 @@ impl Node {
         self.word = self.word.with_limit(limit);
     }
 
-    /// The fleet's limit was heard, and nothing has been measured here.
-    pub(super) fn follow(&mut self, limit: u32) {
+    /// The fleet's limit was heard.
+    pub(super) fn follow(&mut self, at: u64, told: Followed) {
         if let Source::Inferred(inferred) = &mut self.source {
-            inferred.follow(limit);
+            inferred.follow(told, at * 1_000);
             self.word = self.word.with_limit(inferred.limit());
         }
     }
 
     /// Work has ended.
     pub(super) fn settle(&mut self, at: u64, sample: Sample) {
-        self.is_sampled = true;
         self.word = self.word.release();
-        if let Source::Inferred(inferred) = &mut self.source {
-            self.word = self.word.with_limit(inferred.settle(sample, at * 1_000));
+        let has_vote = match &mut self.source {
+            Source::Fixed => true,
+            Source::Inferred(inferred) => {
+                self.word = self.word.with_limit(inferred.settle(sample, at * 1_000));
+                inferred.has_vote()
+            }
+        };
+        self.is_sampled |= has_vote;
+    }
+
+    /// Whether a report that is sent now has a vote; one out of turn has that of the one before it.
+    pub(super) fn take_sampled(&mut self, at: u64, heartbeat: Span) -> bool {
+        if core::mem::take(&mut self.is_sampled) {
+            self.sampled_at = Some(at);
         }
+        self.sampled_at.is_some_and(|sampled| at < sampled + heartbeat.us())
     }
 
     /// What it may have in flight or has: what nobody else can use.

@@ -44,6 +44,8 @@ pub struct Figures {
     pub limit_min: Option<u32>,
     /// Steady: the largest limit.
     pub limit_max: u32,
+    /// The limit at the end of each second, from the first on.
+    pub limits: Vec<u32>,
     /// Reports that were sent.
     pub beats: u64,
     /// Of these, out of turn.

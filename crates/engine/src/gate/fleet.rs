@@ -138,8 +138,14 @@ impl<C: GateClock + 'static> FleetGate<C> {
         let (closing, closed) = watch::channel(false);
         let member = Member::new(settings.node.clone(), settings.member);
         let reporter = Arc::new(Reporter { coordinator, settings });
-        let driver =
-            Driver { gate: gate.clone(), reporter, member, clock, shared: Arc::clone(&shared) };
+        let driver = Driver {
+            gate: gate.clone(),
+            reporter,
+            member,
+            sampled_at: None,
+            clock,
+            shared: Arc::clone(&shared),
+        };
         // Before the first grant the choice for an outage holds.
         driver.stand();
         let task = tokio::spawn(driver.run(wake, closed));
@@ -207,6 +213,8 @@ struct Driver<C: GateClock, K, L> {
     gate: Gate<C>,
     reporter: Arc<Reporter<K>>,
     member: Member,
+    /// When a report last had something measured to tell.
+    sampled_at: Option<Micros>,
     clock: L,
     shared: Arc<Shared>,
 }
@@ -267,7 +275,12 @@ where
 
     fn report(&mut self, now: Micros) -> Answering {
         // In this order: what is measured after the question counts for the next report.
-        let is_sampled = self.gate.take_sampled();
+        if self.gate.take_sampled() {
+            self.sampled_at = Some(now);
+        }
+        // A report out of turn has the vote of the one before it.
+        let heartbeat = self.reporter.settings.heartbeat;
+        let is_sampled = self.sampled_at.is_some_and(|sampled| now.since(sampled) < heartbeat);
         let beat = self.member.report(self.gate.snapshot(), is_sampled, new_epoch(), now);
         let reporter = Arc::clone(&self.reporter);
         Box::pin(async move {
@@ -300,10 +313,9 @@ where
         let applied = self.member.apply(beat, &grant, now);
         if applied.is_some() {
             self.stand();
-            if !beat.report.is_sampled {
-                // Nothing was measured here: go on from what the others have found.
-                self.gate.follow(grant.limit);
-            }
+            // If nothing was measured here, the estimate goes on from what the others have found.
+            let heartbeat = self.reporter.settings.heartbeat;
+            self.gate.follow(grant.limit, heartbeat, beat.report.is_sampled);
         }
         self.shared.state.send_modify(|state| {
             state.answered += 1;
@@ -373,7 +385,7 @@ async fn answered(answering: &mut Option<Answering>) -> (Beat, Result<Grant, Coo
     }
 }
 
-/// Told to close, or forgotten by everybody.
+/// Followed to close, or forgotten by everybody.
 async fn over(closed: &mut watch::Receiver<bool>) {
     let _ = closed.wait_for(|closed| *closed).await;
 }

@@ -27,8 +27,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use admittance_core::Span;
 use admittance_core::concurrency::{CLASSES_MAX, PERMITS_MAX, Partition, Parts, Word};
-use admittance_core::learn::{Ending, Limit, Sample};
+use admittance_core::learn::{Ending, Followed, Limit, Sample};
 
 use super::atom::Atom;
 use super::note::{Kind, Note};
@@ -39,8 +40,10 @@ use super::ring::{PLACES, Ring};
 pub(super) trait Estimate: Send {
     /// Learns from a sample; the limit from now on.
     fn settle(&mut self, sample: Sample, now_ns: u64) -> u32;
-    /// Goes on from a limit that others inferred; the limit from now on.
-    fn follow(&mut self, limit: u32) -> u32;
+    /// Hears the limit of the fleet; the limit from now on.
+    fn follow(&mut self, told: Followed, now_ns: u64) -> u32;
+    /// Whether what it infers counts among what others do.
+    fn has_vote(&self) -> bool;
     /// The limit.
     fn limit(&self) -> u32;
 }
@@ -51,9 +54,14 @@ impl Estimate for Limit {
         self.settle(sample, now_ns)
     }
 
-    fn follow(&mut self, limit: u32) -> u32 {
-        self.follow(limit);
+    fn follow(&mut self, told: Followed, now_ns: u64) -> u32 {
+        self.follow(told, now_ns);
         self.limit()
+    }
+
+    #[inline]
+    fn has_vote(&self) -> bool {
+        self.has_vote()
     }
 
     fn limit(&self) -> u32 {
@@ -73,7 +81,7 @@ pub(super) struct Places<A, E> {
     pub(super) rtt_ns: A,
     /// When this gate stops admitting, in microseconds of the lease clock.
     pub(super) fence_us: A,
-    /// A limit to follow.
+    /// What was heard of the fleet, as [`Heard`] packs it.
     follow: A,
     /// The places of all, or what no class is guaranteed; and the estimate.
     word: OwnedWord<A, Learning<E>>,
@@ -85,6 +93,41 @@ pub(super) struct Places<A, E> {
     sharing: Mutex<()>,
     ring: Ring<A>,
 }
+
+/// What was heard of the fleet, in one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// The fleet's limit.
+    pub(super) limit: u32,
+    /// Whether this node has measured anything of late.
+    pub(super) is_measured: bool,
+    /// How long it takes until every node has heard.
+    pub(super) beat: Span,
+}
+
+impl Heard {
+    fn bits(self) -> u64 {
+        let beat = self.beat.us().min(u64::MAX >> HEARD_BEAT);
+        let limit = u64::from(self.limit.min(PERMITS_MAX));
+        limit | u64::from(self.is_measured) << HEARD_MEASURED | beat << HEARD_BEAT
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        let limit = u32::try_from(bits & u64::from(PERMITS_MAX)).unwrap_or(PERMITS_MAX);
+        let is_measured = bits >> HEARD_MEASURED & 1 == 1;
+        Self { limit, is_measured, beat: Span::from_us(bits >> HEARD_BEAT) }
+    }
+
+    fn told(self, now_ns: u64) -> Followed {
+        let known_ns = now_ns.saturating_add(self.beat.us().saturating_mul(1_000));
+        Followed { limit: self.limit, known_ns, is_measured: self.is_measured }
+    }
+}
+
+/// Where they lie: above the limit's bits.
+const HEARD_MEASURED: u32 = 20;
+const HEARD_BEAT: u32 = 21;
+const _: () = assert!(PERMITS_MAX < 1 << HEARD_MEASURED);
 
 struct Learning<E> {
     estimate: E,
@@ -351,8 +394,9 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         let marks = self.word.clear(LEFT | FOLLOW);
         self.learn(owner, turn, now_ns, |learning, turn| {
             if marks & FOLLOW != 0 {
-                let limit = u32::try_from(self.follow.get()).unwrap_or(PERMITS_MAX);
-                learning.limit = learning.estimate.follow(limit);
+                let now_ns = learning.now_ns;
+                let told = Heard::from_bits(self.follow.get()).told(now_ns);
+                learning.limit = learning.estimate.follow(told, now_ns);
             }
             self.drain(learning, turn);
         });
@@ -397,7 +441,9 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         };
         // Only an owner writes these: no addition needs to be one step.
         counted.put(counted.get() + 1);
-        if matches!(note.kind, Kind::Ended(Ending::Finish | Ending::Overload) | Kind::Measured) {
+        let is_sample =
+            matches!(note.kind, Kind::Ended(Ending::Finish | Ending::Overload) | Kind::Measured);
+        if is_sample && learning.estimate.has_vote() {
             turn.marks |= SAMPLED;
         }
     }
@@ -438,9 +484,9 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         }
     }
 
-    /// Has the estimate go on from this limit: now, or by whoever has it.
-    pub(super) fn follow(&self, limit: u32, now_ns: u64) {
-        self.follow.put(u64::from(limit));
+    /// Tells the estimate what was heard: now, or by whoever has it.
+    pub(super) fn follow(&self, heard: Heard, now_ns: u64) {
+        self.follow.put(heard.bits());
         let mut bits = self.word.get();
         loop {
             let next = bits | FOLLOW;
@@ -466,7 +512,7 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         Some(looked)
     }
 
-    /// Whether a sample has come since this was last asked.
+    /// Whether a sample has come since this was last asked, and the estimate counts.
     pub(super) fn take_sampled(&self) -> bool {
         self.word.clear(SAMPLED) & SAMPLED != 0
     }

@@ -7,8 +7,9 @@
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use admittance_core::Span;
 use admittance_core::concurrency::Partition;
-use admittance_core::learn::{Ending, Sample};
+use admittance_core::learn::{Ending, Followed, Sample};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use shuttle::thread;
 
 use super::atom::Atom;
 use super::note::{Kind, Note};
-use super::places::{Estimate, Places, Taken};
+use super::places::{Estimate, Heard, Places, Taken};
 
 /// What a memory gets wrong.
 trait Flaw: Send + Sync + 'static {
@@ -133,7 +134,12 @@ impl Estimate for Counting {
         })
     }
 
-    fn follow(&mut self, limit: u32) -> u32 {
+    fn has_vote(&self) -> bool {
+        true
+    }
+
+    fn follow(&mut self, told: Followed, _: u64) -> u32 {
+        let limit = told.limit;
         self.alone(|it| {
             it.followed += 1;
             it.limit = limit;
@@ -286,7 +292,9 @@ fn a_limit_from_outside_is_followed_once_whoever_has_the_estimate() {
         let rig = Rig::<Honest>::new(None);
         let follower = {
             let rig = Arc::clone(&rig);
-            thread::spawn(move || rig.places.follow(1, 0))
+            thread::spawn(move || {
+                rig.places.follow(Heard { limit: 1, is_measured: false, beat: Span::ZERO }, 0)
+            })
         };
         let racer = {
             let rig = Arc::clone(&rig);
