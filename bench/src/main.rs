@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
 //! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
-//! `-- concurrency` what a permit costs. The first two write JSON beside their tables.
+//! `-- concurrency` what a permit costs and what an inferred limit makes of it. The first two write
+//! JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
@@ -37,9 +38,13 @@ fn main() -> ExitCode {
         }
         ["concurrency"] => concurrency::run(concurrency::FULL, ""),
         ["concurrency", "--quick"] => concurrency::run(concurrency::QUICK, ""),
-        ["concurrency", "--only", name @ "acquire"] => {
+        ["concurrency", "--only", name @ ("acquire" | "closed-loop" | "coordinator")] => {
             concurrency::run(concurrency::FULL, name);
         }
+        ["backend", places] => match places.parse() {
+            Ok(places) => concurrency::closed_loop::backend(places),
+            Err(_) => return ExitCode::from(2),
+        },
         ["memory-of", contender, keys] => memory::child(contender, keys, None),
         ["memory-of", contender, keys, max] => memory::child(contender, keys, Some(max)),
         _ => {
@@ -48,7 +53,10 @@ fn main() -> ExitCode {
             eprintln!(
                 "       admittance-bench lease [--quick | --only local|escrow|redis|postgres|door]"
             );
-            eprintln!("       admittance-bench concurrency [--quick | --only acquire]");
+            eprintln!(
+                "       admittance-bench concurrency [--quick | --only \
+                 acquire|closed-loop|coordinator]"
+            );
             return ExitCode::from(2);
         }
     }

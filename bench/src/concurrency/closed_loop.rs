@@ -81,6 +81,7 @@ async fn sweep(backend: &Backend, effort: Effort, places: u32) -> (u32, f64, Dur
 }
 
 /// All callers at once for a while; the limit is the median of what it was.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 async fn stretch(backend: &Backend, gate: &Gate, length: Duration) -> Seen {
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));
@@ -108,6 +109,7 @@ async fn stretch(backend: &Backend, gate: &Gate, length: Duration) -> Seen {
     Seen { per_second, p99, limit: limits[limits.len() / 2] }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 async fn caller(
     address: String,
     gate: Gate,

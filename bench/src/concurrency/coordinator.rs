@@ -23,6 +23,7 @@ pub(super) async fn run(effort: Effort) {
     table("Postgres", &Arc::new(postgres), effort).await;
 }
 
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 async fn table<C: Coordinator + 'static>(name: &str, coordinator: &Arc<C>, effort: Effort) {
     for nodes in [10, 100, 1_000] {
         let fleet = format!("fleet-{nodes}");
@@ -41,6 +42,7 @@ async fn table<C: Coordinator + 'static>(name: &str, coordinator: &Arc<C>, effor
 }
 
 /// The time that so many beats take, in seconds.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 async fn beats<C: Coordinator + 'static>(
     coordinator: &Arc<C>,
     fleet: &str,

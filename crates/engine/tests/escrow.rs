@@ -342,6 +342,7 @@ async fn without_a_store_held_credits_are_spent_and_then_the_fail_mode_answers()
             FailMode::Open => 200,
             FailMode::Closed => 0,
             FailMode::Local { .. } => 50,
+            FailMode::Granted { .. } => 0,
         };
         assert_eq!(alone, expected, "{fail:?}");
     }

@@ -173,7 +173,7 @@ async fn what_is_reserved_for_a_node_that_is_cut_off_keeps_the_sum_within_the_li
     rig.next_window().await;
     let others = rig.admitted(1).await + rig.admitted(2).await;
     let alone = rig.admitted(0).await;
-    assert!(others <= 600 && others >= 599, "{others}");
+    assert!((599..=600).contains(&others), "{others}");
     assert!(alone >= 299 && others + alone <= LIMIT, "{others} and {alone}");
 }
 
