@@ -98,6 +98,7 @@ DECLARE
     middle int;
     own_want bigint;
     want bigint;
+    alike bigint;
     -- What is still to be split, and among how many.
     whole bigint;
     takers bigint;
@@ -214,14 +215,15 @@ BEGIN
     fair := 0;
     IF NOT is_equal THEN
         -- From the least up, until one is not filled: nor are those above it, who share what is
-        -- left, the remainder to the last.
+        -- left, the remainder to the last. Where one is filled, so are all who want the same.
         takers := others.live + is_live::int;
-        FOR want IN SELECT w FROM unnest(
-            CASE WHEN is_live THEN others.wants || own_want ELSE others.wants END) w ORDER BY w
+        FOR want, alike IN SELECT w, count(*) FROM unnest(
+            CASE WHEN is_live THEN others.wants || own_want ELSE others.wants END) w
+            GROUP BY w ORDER BY w
         LOOP
             EXIT WHEN want > whole / takers;
-            whole := whole - want;
-            takers := takers - 1;
+            whole := whole - want * alike;
+            takers := takers - alike;
         END LOOP;
         fair := CASE WHEN NOT is_live THEN 0
             WHEN others.above >= takers THEN own_want

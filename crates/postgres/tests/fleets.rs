@@ -100,10 +100,10 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
     ("floor(sqrt(used::float8))::bigint / 2", "0", Promise::Equals),
     ("floor(sqrt(used::float8))", "ceil(sqrt(used::float8))", Promise::Equals),
     // Wants are filled from the most down, or to the same level with nothing left behind.
-    ("wants END) w ORDER BY w\n", "wants END) w ORDER BY w DESC\n", Promise::Equals),
+    ("GROUP BY w ORDER BY w\n", "GROUP BY w ORDER BY w DESC\n", Promise::Equals),
     ("EXIT WHEN want > whole / takers;", "EXIT WHEN want >= whole / takers;", Promise::Equals),
     ("EXIT WHEN want > whole / takers;", "EXIT WHEN want > fleet.most / takers;", Promise::Equals),
-    ("            takers := takers - 1;\n", "", Promise::Equals),
+    ("takers := takers - alike;", "takers := takers - 1;", Promise::Equals),
     // Among the same wants the remainder goes to the first.
     ("others.above < whole % takers", "others.above >= takers - whole % takers", Promise::Equals),
     // What nobody wants goes to those who have enough, or to nobody.
