@@ -142,9 +142,9 @@ fn a_limit_is_learned_followed_and_published() {
     assert!(gate.take_sampled());
     drop(gate.acquire().unwrap());
     assert!(!gate.take_sampled(), "what is ignored is no sample");
-    gate.follow(17);
+    gate.follow(17, Span::ZERO, false);
     assert_eq!(gate.stats().limit, 17);
-    gate.follow(1);
+    gate.follow(1, Span::ZERO, false);
     assert_eq!(gate.stats().limit, 4, "within the rules");
     assert!(!gate.take_sampled());
 }
