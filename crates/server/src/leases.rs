@@ -114,7 +114,8 @@ impl Leases {
             }
             return Ok(());
         }
-        self.pass_on(id.owner, &[(id, told)]).await.map(|_| ())
+        let until = tokio::time::Instant::now() + ELSEWHERE_MAX;
+        self.pass_on_until(until, id.owner, &[(id, told)]).await.map(|_| ())
     }
 
     /// Keeps leases for another time to live, here or wherever they are held. A lease whose holder
@@ -136,9 +137,11 @@ impl Leases {
                 None => heard.reclaimed.push(text),
             }
         }
+        // One deadline for all of them: many owners must not hold up the answer for those here.
+        let until = tokio::time::Instant::now() + ELSEWHERE_MAX;
         for (owner, named) in elsewhere {
             let beats: Vec<_> = named.iter().map(|(_, id)| (*id, Told::Beat)).collect();
-            let Ok(posted) = self.pass_on(owner, &beats).await else { continue };
+            let Ok(posted) = self.pass_on_until(until, owner, &beats).await else { continue };
             for ((text, _), posted) in named.into_iter().zip(posted) {
                 let is_live = posted != Posted::Ended;
                 let list = if is_live { &mut heard.live } else { &mut heard.reclaimed };
@@ -225,6 +228,16 @@ impl Leases {
         }
     }
 
+    async fn pass_on_until(
+        &self,
+        until: tokio::time::Instant,
+        owner: u64,
+        named: &[(LeaseId, Told)],
+    ) -> Result<Vec<Posted>, StoreError> {
+        let passed = tokio::time::timeout_at(until, self.pass_on(owner, named)).await;
+        passed.unwrap_or(Err(StoreError::Timeout { waited: Span::from_ms(ELSEWHERE_MAX_MS) }))
+    }
+
     /// What came of each note. An owner that is not there holds nothing.
     async fn pass_on(
         &self,
@@ -299,6 +312,9 @@ impl fmt::Debug for Leases {
 const HERE_TTL: Span = Span::from_secs(10);
 /// What is said of a lease that is held elsewhere: the usual time to live.
 const DEADLINE_ELSEWHERE: Span = Span::from_secs(2);
+/// How long a call waits for what is held elsewhere.
+const ELSEWHERE_MAX_MS: u64 = 500;
+const ELSEWHERE_MAX: std::time::Duration = std::time::Duration::from_millis(ELSEWHERE_MAX_MS);
 const SHARDS: usize = 16;
 const OTHERS_MAX: usize = 1_024;
 /// More than this between two collections are forgotten: a heartbeat elsewhere then learns of the
