@@ -166,7 +166,6 @@ fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
         (&["--store", "postgres://ann:secret@h", "--postgres-table", "Bad Name"], "a table name"),
         (&["--store-deadline", "6s"], "--store-deadline: \"6s\" is not between 1ms and 5s"),
         (&["--store", "redis://h", "--key-secret-file", "/nowhere"], "/nowhere: cannot be read"),
-        (&["--fail", "local"], "built-in policies:"),
         (&["--postgres-table", "t"], "--postgres-table means nothing to memory"),
         (&["--store", "postgres://h", "--allow-eviction"], "--allow-eviction means nothing to"),
     ] {
@@ -178,7 +177,7 @@ fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
     let output = run(&["serve", "--port", "0", "--key-secret-file", "/nowhere"]);
     assert!(err(&output).contains("--key-secret-file means nothing to memory"));
     let output = run(&["serve", "--fail", "local", "--validate"]);
-    assert!(err(&output).contains("missing; fail: local needs it, e.g. share: 0.5"));
+    assert!(out(&output).contains("    fail: local\n    waitReplicas"), "from the coordinator");
     for (args, said) in [
         (&["migrate"][..], "--store postgres://… says which database"),
         (&["migrate", "--store", "redis://:secret@h"], "redis://h has nothing to install"),

@@ -7,7 +7,9 @@
 //!
 //! # Guarantee
 //! - However many threads race, a permit is given only while fewer are in flight than the limit
-//!   and, in a fleet, this node's share. With classes, the sum of all classes is held to it too.
+//!   and, in a fleet, this node's share. With classes, each is held to its part of both, and the
+//!   parts sum to them; after a fall, a class that is above its part does not keep the others from
+//!   theirs, so until it has drained the sum may be above the new limit, never above the old one.
 //! - A permit ends once, whichever way it ends; a place is never leaked and never freed twice.
 //! - Nobody waits for another thread, nothing is allocated between acquiring and ending, and a
 //!   refusal reads one line that others write.
@@ -354,12 +356,15 @@ impl<C: GateClock> Inner<C> {
         self.refused.add_one();
         self.tell(Event::Refused);
         let rtt = Span::from_us(self.places.rtt_ns.get().div_ceil(1_000));
+        // Without a share the fence was not even looked at.
+        let is_fenced = !not.is_full || not.word.share() == 0 && !self.may();
+        // No work that ends frees a place here: only another grant does.
+        let least = if not.word.share() == 0 || is_fenced { RETRY_NO_SHARE } else { RETRY_MIN };
         Refused {
-            retry: rtt.max(RETRY_MIN),
+            retry: rtt.max(least),
             limit: not.word.ceiling(),
             in_flight: not.word.in_flight(),
-            // Without a share the fence was not even looked at.
-            is_fenced: !not.is_full || not.word.share() == 0 && !self.may(),
+            is_fenced,
         }
     }
 
@@ -437,3 +442,5 @@ impl std::error::Error for Refused {}
 
 /// No hint is shorter: callers that come back at once only cost.
 const RETRY_MIN: Span = Span::from_ms(1);
+/// The shortest where no work that ends would help.
+const RETRY_NO_SHARE: Span = Span::from_secs(1);

@@ -41,6 +41,10 @@ pub(crate) struct Leases {
     relay: Option<AnyFleet>,
     /// What others sign with, as far as they have been met.
     others: Mutex<BTreeMap<u64, Signer>>,
+    /// Who was not here when last asked for, and when that was: names can be made up.
+    absent: Mutex<BTreeMap<u64, Micros>>,
+    /// The shortest that any policy's leases live.
+    ttl_min: Span,
     reclaimed: AtomicU64,
 }
 
@@ -49,6 +53,8 @@ struct Held {
     permit: Permit,
     ttl: Span,
     until: Micros,
+    /// No heartbeat keeps it longer.
+    at_most: Micros,
 }
 
 /// A lease that was given out.
@@ -73,7 +79,7 @@ pub struct Heard {
 
 impl Leases {
     /// No leases. Through `relay`, other instances pass on what they are told.
-    pub(crate) fn new(clock: SharedClock, relay: Option<AnyFleet>) -> Self {
+    pub(crate) fn new(clock: SharedClock, relay: Option<AnyFleet>, ttl_min: Span) -> Self {
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).expect("the system has randomness");
         let mut owner = [0; 8];
@@ -87,7 +93,18 @@ impl Leases {
             ended: Mutex::default(),
             relay,
             others: Mutex::default(),
+            absent: Mutex::default(),
+            ttl_min,
             reclaimed: AtomicU64::new(0),
+        }
+    }
+
+    /// Says that this instance is not here any more.
+    pub(crate) async fn close(&self) {
+        if let Some(relay) = &self.relay {
+            let (owner, secret) = (self.owner, self.signer.secret());
+            let ttl = Span::from_ms(1);
+            let _ = relay.collect(Collect { owner, secret, ttl, ended: &[] }).await;
         }
     }
 
@@ -97,10 +114,12 @@ impl Leases {
     }
 
     /// Gives out a lease on a permit.
-    pub(crate) fn give(&self, permit: Permit, ttl: Span) -> Lease {
+    pub(crate) fn give(&self, permit: Permit, ttl: Span, hold: Option<Span>) -> Lease {
         let lease = self.next.fetch_add(1, Ordering::Relaxed);
-        let until = self.clock.precise() + ttl;
-        self.shard(lease).insert(lease, Held { permit, ttl, until });
+        let now = self.clock.precise();
+        let at_most = hold.map_or(Micros::HORIZON, |hold| now + hold);
+        let until = (now + ttl).min(at_most);
+        self.shard(lease).insert(lease, Held { permit, ttl, until, at_most });
         Lease { id: self.signer.sign(self.owner, lease).to_string(), until }
     }
 
@@ -115,7 +134,10 @@ impl Leases {
             return Ok(());
         }
         let until = tokio::time::Instant::now() + ELSEWHERE_MAX;
-        self.pass_on_until(until, id.owner, &[(id, told)]).await.map(|_| ())
+        match self.pass_on_until(until, id.owner, &[(id, told)]).await?.first() {
+            Some(Posted::Full) => Err(StoreError::Unavailable),
+            _ => Ok(()),
+        }
     }
 
     /// Keeps leases for another time to live, here or wherever they are held. A lease whose holder
@@ -139,16 +161,22 @@ impl Leases {
         }
         // One deadline for all of them: many owners must not hold up the answer for those here.
         let until = tokio::time::Instant::now() + ELSEWHERE_MAX;
-        for (owner, named) in elsewhere {
+        let has_others = !elsewhere.is_empty();
+        for (owner, named) in elsewhere.into_iter().take(OWNERS_MAX) {
             let beats: Vec<_> = named.iter().map(|(_, id)| (*id, Told::Beat)).collect();
             let Ok(posted) = self.pass_on_until(until, owner, &beats).await else { continue };
             for ((text, _), posted) in named.into_iter().zip(posted) {
-                let is_live = posted != Posted::Ended;
-                let list = if is_live { &mut heard.live } else { &mut heard.reclaimed };
-                list.push(text);
+                match posted {
+                    Posted::Left => heard.live.push(text),
+                    Posted::Ended => heard.reclaimed.push(text),
+                    // Nobody will know of this beat; the next one may get through.
+                    Posted::Full => {}
+                }
             }
         }
-        heard.next_deadline = first.unwrap_or(now + DEADLINE_ELSEWHERE);
+        // What is held elsewhere lives at least as long as the shortest that is configured.
+        let elsewhere = (has_others || first.is_none()).then(|| now + self.ttl_min);
+        heard.next_deadline = [first, elsewhere].into_iter().flatten().min().unwrap_or(now);
         heard
     }
 
@@ -214,7 +242,7 @@ impl Leases {
     fn renew(&self, lease: u64, heard_at: Micros) -> Option<Micros> {
         let mut shard = self.shard(lease);
         let held = shard.get_mut(&lease)?;
-        held.until = held.until.max(heard_at + held.ttl);
+        held.until = held.until.max(heard_at + held.ttl).min(held.at_most);
         Some(held.until)
     }
 
@@ -257,11 +285,16 @@ impl Leases {
         if notes.is_empty() {
             return Ok(all_ended());
         }
-        let Some(posted) = relay.post(owner, &notes).await? else {
-            // It was here a moment ago. If it still is, it says so before it is asked for again.
-            lock(&self.others).remove(&owner);
-            return Err(StoreError::Unavailable);
-        };
+        let mut posted = Vec::with_capacity(notes.len());
+        // A few at a time: a store does nothing else meanwhile.
+        for some in notes.chunks(NOTES_AT_ONCE) {
+            let Some(came) = relay.post(owner, some).await? else {
+                // It was here a moment ago. If it still is, it says so before it is asked again.
+                lock(&self.others).remove(&owner);
+                return Err(StoreError::Unavailable);
+            };
+            posted.extend(came);
+        }
         let mut posted = posted.into_iter();
         let of = |known: &bool| if *known { posted.next() } else { None };
         Ok(known.iter().map(of).map(|posted| posted.unwrap_or(Posted::Ended)).collect())
@@ -272,7 +305,18 @@ impl Leases {
         if known.is_some() {
             return Ok(known);
         }
-        let Some(secret) = relay.secret(owner).await? else { return Ok(None) };
+        let now = self.clock.precise();
+        if lock(&self.absent).get(&owner).is_some_and(|at| now.since(*at) < ABSENT_KEPT) {
+            return Ok(None);
+        }
+        let Some(secret) = relay.secret(owner).await? else {
+            let mut absent = lock(&self.absent);
+            absent.retain(|_, at| now.since(*at) < ABSENT_KEPT);
+            if absent.len() < OTHERS_MAX {
+                absent.insert(owner, now);
+            }
+            return Ok(None);
+        };
         let signer = Signer::new(secret);
         let mut others = lock(&self.others);
         if others.len() >= OTHERS_MAX {
@@ -309,12 +353,15 @@ impl fmt::Debug for Leases {
 }
 
 /// How long another instance is here without a word from it.
-const HERE_TTL: Span = Span::from_secs(10);
-/// What is said of a lease that is held elsewhere: the usual time to live.
-const DEADLINE_ELSEWHERE: Span = Span::from_secs(2);
+const HERE_TTL: Span = Span::from_secs(3);
+/// How long it is remembered that an instance is not here.
+const ABSENT_KEPT: Span = Span::from_ms(500);
+/// Leases of so many other instances are passed on in one call.
+const OWNERS_MAX: usize = 64;
 /// How long a call waits for what is held elsewhere.
-const ELSEWHERE_MAX_MS: u64 = 500;
+const ELSEWHERE_MAX_MS: u64 = 250;
 const ELSEWHERE_MAX: std::time::Duration = std::time::Duration::from_millis(ELSEWHERE_MAX_MS);
+const NOTES_AT_ONCE: usize = 500;
 const SHARDS: usize = 16;
 const OTHERS_MAX: usize = 1_024;
 /// More than this between two collections are forgotten: a heartbeat elsewhere then learns of the

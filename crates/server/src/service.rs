@@ -52,7 +52,7 @@ use admittance::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, PolicyConfig, RateConfig, TierConfig, quoted};
+use crate::config::{Config, GateConfig, PolicyConfig, RateConfig, TierConfig, quoted};
 use crate::escrow::Escrow;
 use crate::leases::Leases;
 use crate::peers::Peers;
@@ -191,7 +191,7 @@ impl Service {
         let memory = AnyStore::new(Memory::new(Arc::clone(&clock)));
         let settings = GuardSettings { clock: Arc::new(Arc::clone(&clock)), ..Default::default() };
         let node = Instance::default().node();
-        let mut service = Self::empty(Arc::clone(&clock), None);
+        let mut service = Self::empty(config, Arc::clone(&clock), None);
         for policy in &config.policies {
             let gate = policy.concurrency.as_ref().map(|gate| {
                 let gated = Gated::here(config, policy, gate, &clock, &node);
@@ -218,7 +218,9 @@ impl Service {
         service
     }
 
-    fn empty(clock: SharedClock, relay: Option<AnyFleet>) -> Self {
+    fn empty(config: &Config, clock: SharedClock, relay: Option<AnyFleet>) -> Self {
+        let ttls = config.policies.iter().filter_map(|policy| policy.concurrency.as_ref());
+        let ttl_min = ttls.map(|gate| gate.lease_ttl).min();
         Self {
             policies: BTreeMap::new(),
             guards: BTreeMap::new(),
@@ -226,7 +228,7 @@ impl Service {
             stopped: watch::Sender::default(),
             lent: AtomicU64::new(0),
             incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
-            leases: Leases::new(clock, relay),
+            leases: Leases::new(clock, relay, ttl_min.unwrap_or(GateConfig::LEASE_TTL_DEFAULT)),
             parts: [None, None],
         }
     }
@@ -257,7 +259,7 @@ impl Service {
     ) -> Result<Self, Unservable> {
         let node = instance.node();
         let clock: SharedClock = Arc::new(Arc::clone(&settings.clock));
-        let mut service = Self::empty(Arc::clone(&clock), store.fleet());
+        let mut service = Self::empty(config, Arc::clone(&clock), store.fleet());
         for reserve in [false, true] {
             let fail = FailMode::Granted { reserve };
             let Some(policy) = config.policies.iter().find(|policy| policy.fail == fail) else {
@@ -333,15 +335,6 @@ impl Service {
     /// Gives back what this process holds of shared limits. To be called when no more requests
     /// come.
     pub async fn close(&self) {
-        for policy in self.policies.values() {
-            if let Some(gate) = &policy.gate {
-                gate.close().await;
-            }
-        }
-        for parts in self.parts.iter().flatten() {
-            // If it cannot be said, the part ends by itself.
-            let _ = parts.close().await;
-        }
         let mut closing = JoinSet::new();
         for policy in self.policies.values() {
             if let Some(Rate::Tiered(tier)) = &policy.rate {
@@ -349,6 +342,19 @@ impl Service {
                 closing.spawn(async move { tier.close().await });
             }
         }
+        // All are told first: then each says its farewell while the others do.
+        let gates: Vec<_> =
+            self.policies.values().filter_map(|policy| policy.gate.as_ref()).collect();
+        gates.iter().for_each(|gate| gate.begin_close());
+        self.parts.iter().flatten().for_each(|parts| parts.begin_close());
+        for gate in gates {
+            gate.close().await;
+        }
+        for parts in self.parts.iter().flatten() {
+            // If it cannot be said, the part ends by itself.
+            let _ = parts.close().await;
+        }
+        self.leases.close().await;
         while closing.join_next().await.is_some() {}
     }
 

@@ -161,13 +161,15 @@ fn what_a_shared_store_is_told_is_kept() {
 }
 
 #[test]
-fn a_default_of_local_needs_every_share() {
+fn a_default_of_local_takes_a_share_from_the_file_or_from_the_coordinator() {
     let spec = "{ strategy: gcra, limit: 10, period: 1h, share: 0.5 }";
     let text = format!("limiters:\n  a: {spec}\n  b: {{ strategy: gcra, limit: 9, period: 1h }}\n");
-    let report = Config::parse("f", &text, Fail::Local).expect_err("b has no share").to_string();
-    let said = "f:3:3: limiters.b.share: missing; fail: local needs it, e.g. share: 0.5\n";
-    assert!(report.starts_with(said), "{report}");
-    assert!(Config::built_in(Fail::Local).is_err());
+    let config = Config::parse("f", &text, Fail::Local).expect("valid");
+    assert_eq!(config.policies[1].fail, FailMode::Granted { reserve: false });
+    let reserved = text.replace("limit: 9", "limit: 9, reserveLocal: true");
+    let config = Config::parse("f", &reserved, Fail::Local).expect("valid");
+    assert_eq!(config.policies[1].fail, FailMode::Granted { reserve: true });
+    assert_eq!(load(&config.to_string()).expect("valid").policies, config.policies);
     let text = format!("limiters:\n  a: {spec}\n");
     let config = Config::parse("f", &text, Fail::Local).expect("valid");
     assert_eq!(config.policies[0].fail, FailMode::Local { share: decimal("0.5") });
@@ -347,8 +349,17 @@ const MISTAKES: &[(&str, &str)] = &[
         "2:52: .fail: unknown value \"opne\"; did you mean `open`?",
     ),
     (
-        "{ strategy: gcra, limit: 5, period: 1s, fail: local }",
-        "2:3: .share: missing; fail: local needs it, e.g. share: 0.5",
+        "{ strategy: gcra, limit: 5, period: 1s, fail: open, reserveLocal: true }",
+        "2:72: .reserveLocal: only a policy with fail: local goes on alone",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 1s, fail: local, share: 0.5, reserveLocal: true }",
+        "2:3: .reserveLocal: does not go with share: what others leave to this node must come from \
+         the store's coordinator; remove one of them",
+    ),
+    (
+        "{ fairEscrow: { limit: 5, windowMs: 1000 }, fail: local }",
+        "2:3: .share: missing; fail: local of a fairEscrow needs it, e.g. share: 0.5",
     ),
     (
         "{ strategy: gcra, limit: 5, period: 1s, fail: open, share: 0.5 }",

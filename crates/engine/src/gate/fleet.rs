@@ -26,6 +26,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -127,9 +128,18 @@ impl<C: GateClock + 'static> FleetGate<C> {
         L: LeaseClock + 'static,
     {
         let wake = Arc::new(Notify::new());
+        let short = Arc::new(AtomicBool::new(false));
         if settings.member.eager {
-            let wake = Arc::clone(&wake);
-            gate.on_event(move |_: Event| wake.notify_one());
+            let (wake, short) = (Arc::clone(&wake), Arc::clone(&short));
+            gate.on_event(move |event| match event {
+                Event::Drained => wake.notify_one(),
+                // Once until the task has looked: refusals may come by the million.
+                Event::Refused => {
+                    if short.load(Ordering::Relaxed) && short.swap(false, Ordering::Relaxed) {
+                        wake.notify_one();
+                    }
+                }
+            });
         }
         let shared = Arc::new(Shared {
             state: watch::Sender::new(FleetState::default()),
@@ -145,6 +155,7 @@ impl<C: GateClock + 'static> FleetGate<C> {
             sampled_at: None,
             clock,
             shared: Arc::clone(&shared),
+            short,
         };
         // Before the first grant the choice for an outage holds.
         driver.stand();
@@ -194,12 +205,17 @@ impl<C: GateClock + 'static> FleetGate<C> {
         self.shared.on_fenced.set(Box::new(call)).is_ok()
     }
 
+    /// Has the task leave the fleet; [`close`](Self::close) waits for that.
+    pub fn begin_close(&self) {
+        let _ = self.closing.send(true);
+    }
+
     /// Leaves the fleet: admits nothing more, and gives back the share but for what still runs.
     ///
     /// # Errors
     /// The coordinator did not take it; the share is then kept until it ends by itself.
     pub async fn close(&self) -> Result<(), StoreError> {
-        let _ = self.closing.send(true);
+        self.begin_close();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         match task {
             Some(task) => task.await.unwrap_or(Err(StoreError::Unavailable)),
@@ -217,6 +233,8 @@ struct Driver<C: GateClock, K, L> {
     sampled_at: Option<Micros>,
     clock: L,
     shared: Arc<Shared>,
+    /// Whether a refusal is worth a look.
+    short: Arc<AtomicBool>,
 }
 
 /// Whom to report to.
@@ -269,6 +287,10 @@ where
                 () = tokio::time::sleep(wait(until.since(now))) => {}
                 () = over(&mut closed) => break,
             }
+        }
+        // A report that is under way must not arrive after the farewell: it would join again.
+        if let Some(answering) = answering {
+            let _ = answering.await;
         }
         self.leave().await
     }
@@ -324,6 +346,7 @@ where
                 (state.grant, state.applied_at, state.is_fenced) = (Some(grant), now, false);
             }
         });
+        self.short.store(self.member.is_short(), Ordering::Relaxed);
         applied.is_some_and(|applied| applied.is_eager)
     }
 

@@ -89,6 +89,12 @@ macro_rules! ending {
             self.held.first_byte(&self.gate.0);
         }
 
+        /// The work begins only now: what was waited for until here does not count.
+        pub fn started_now(mut self) -> Self {
+            self.held.started_ns = self.gate.0.clock.now_ns();
+            self
+        }
+
         /// The work ended so long ago, which is known only now: that time does not count as work.
         pub fn ended_ago(mut self, ago: Span) -> Self {
             let ago_ns = ago.us().saturating_mul(1_000);

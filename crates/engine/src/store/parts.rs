@@ -4,8 +4,9 @@
 //! splits places. A node that loses the store goes on with the part that it was granted last.
 //!
 //! # Guarantee
-//! - The parts that nodes hold sum to at most the whole, as long as each was heard within
-//!   [`KEPT`] before the store was lost to it. A node that was never granted a part has none.
+//! - The parts that nodes hold sum to at most the whole, if the store is lost to all of them within
+//!   [`KEPT`] of each other: for so long nobody else is given the part of one that is not heard. A
+//!   node that was never granted a part has none.
 //! - With `reserve`, nodes that still reach the store leave to those that do not what those may
 //!   spend: **the sum stays within the limit while only some are cut off**. For that, a node goes
 //!   on alone only when it has not been heard for twice the time to live, so that everyone else
@@ -126,6 +127,11 @@ impl Parts {
                 withheld => WHOLE.saturating_sub(withheld),
             }
         })
+    }
+
+    /// Stops reporting; to be followed by [`close`](Self::close).
+    pub fn begin_close(&self) {
+        self.fleet.begin_close();
     }
 
     /// Gives this node's part back.

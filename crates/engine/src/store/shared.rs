@@ -126,6 +126,8 @@ pub struct SharedLimiter<S> {
 /// The local part of a limit during one outage.
 struct Alone {
     outage: u64,
+    /// What it was made of. A smaller part that was granted meanwhile replaces it.
+    part: Builtin,
     limiter: Arc<Limiter<SpentAt<Builtin>, Arc<dyn Clock>>>,
 }
 
@@ -291,21 +293,26 @@ impl<S: Store + 'static> SharedLimiter<S> {
     fn alone(&self, outage: Option<Outage>) -> Option<Arc<Limiter<SpentAt<Builtin>, DynClock>>> {
         let (outage, part) = (outage?, self.part_now()?);
         let alone = self.alone.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(alone) = alone.as_ref().filter(|alone| alone.outage == outage.number) {
+        let is_this = |alone: &&Alone| alone.outage == outage.number && alone.part == part;
+        if let Some(alone) = alone.as_ref().filter(is_this) {
             return Some(Arc::clone(&alone.limiter));
         }
+        let was_alone = alone.as_ref().is_some_and(|alone| alone.outage == outage.number);
         drop(alone);
         let mut alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
         // Somebody else may have been faster; one who was slower must not bring back an older one.
-        if let Some(alone) = alone.as_ref().filter(|alone| alone.outage >= outage.number) {
+        let is_as_new = |alone: &&Alone| alone.outage > outage.number || is_this(alone);
+        if let Some(alone) = alone.as_ref().filter(is_as_new) {
             return Some(Arc::clone(&alone.limiter));
         }
         let clock = Arc::clone(&self.store.settings().clock);
         // Others may have left this node's part to it only after the outage began.
         let left = self.parts.as_ref().map(|parts| clock.now() - parts.alone_for());
         let since = left.map_or(outage.since, |left| left.max(outage.since));
+        // What was admitted of another part before is not known to this one.
+        let since = if was_alone { clock.now() } else { since };
         let limiter = Arc::new(local(part, since, self.max_keys, clock));
-        *alone = Some(Alone { outage: outage.number, limiter: Arc::clone(&limiter) });
+        *alone = Some(Alone { outage: outage.number, part, limiter: Arc::clone(&limiter) });
         self.is_alone.store(true, Ordering::Release);
         Some(limiter)
     }

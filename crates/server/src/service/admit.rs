@@ -1,5 +1,6 @@
 //! Admissions: a permit of the concurrency axis, a charge of the rate axis, one lease.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use admittance::{
 };
 
 use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
-use crate::config::{Config, GateConfig, PolicyConfig};
+use crate::config::{Config, FleetConfig, GateConfig, PolicyConfig};
 use crate::leases::{Heard, Lease};
 use crate::store::AnyFleet;
 
@@ -92,10 +93,10 @@ impl Gated {
         // Instances must not recalibrate at the same time.
         let limit = admittance::gate::LimitRules { seed: node.incarnation(), ..gate.limit };
         let Some(fleet) = &gate.fleet else { return Gate::new(limit).map(Self::Here) };
-        let name = fleet.prefix.as_deref().unwrap_or_else(|| config.store_name(policy));
         let settings = FleetSettings {
-            fleet: name.into(),
-            node: node.clone(),
+            fleet: fleet_name(config, policy, fleet),
+            // Each gate counts for itself: two of one fleet in one process are two nodes.
+            node: incarnate(node),
             rules: fleet.rules,
             member: fleet.member,
             heartbeat: fleet.heartbeat,
@@ -114,6 +115,13 @@ impl Gated {
         match self {
             Self::Here(gate) => gate,
             Self::Fleet(fleet) => fleet.gate(),
+        }
+    }
+
+    /// Admits nothing more; to be followed by [`close`](Self::close).
+    pub(super) fn begin_close(&self) {
+        if let Self::Fleet(fleet) = self {
+            fleet.begin_close();
         }
     }
 
@@ -148,6 +156,8 @@ impl Service {
         // A request counts once on the rate axis, whatever it costs.
         let decided = rate.check(key, Cost::ONE).await;
         let decided = decided.map_err(|why| policy.unanswered(why, Operation::Admit))?;
+        // The rate's store is not the work: how slow it is says nothing about the backend.
+        let permit = permit.started_now();
         let decision = places.combine(decided.decision);
         if decided.decision.is_admit() {
             return Ok(self.admitted(permit, config, decision, decided.source));
@@ -206,21 +216,26 @@ impl Service {
         if !self.policies.values().any(|policy| policy.gate.is_some()) {
             return std::future::pending().await;
         }
-        let mut pause = COLLECT_SLOW;
-        let mut since_sweep = Duration::ZERO;
-        loop {
-            if self.leases.has_relay() {
-                let collected = tokio::time::timeout(SWEEP, self.collect()).await;
-                let is_busy = matches!(collected, Ok(Ok(notes)) if notes > 0);
-                pause = if is_busy { COLLECT_FAST } else { (pause * 2).min(COLLECT_SLOW) };
-            }
-            // After collecting: what was heard elsewhere counts.
-            if since_sweep >= SWEEP {
-                since_sweep = Duration::ZERO;
+        let sweeping = async {
+            loop {
+                tokio::time::sleep(SWEEP - SWEEP_COLLECTS).await;
+                // What was heard elsewhere counts, if the store says so in time.
+                let began = tokio::time::Instant::now();
+                let _ = tokio::time::timeout_at(began + SWEEP_COLLECTS, self.collect()).await;
+                tokio::time::sleep_until(began + SWEEP_COLLECTS).await;
                 self.sweep();
             }
+        };
+        tokio::join!(sweeping, self.collecting());
+    }
+
+    async fn collecting(&self) {
+        let mut pause = COLLECT_SLOW;
+        while self.leases.has_relay() {
+            let collected = tokio::time::timeout(SWEEP, self.collect()).await;
+            let is_busy = matches!(collected, Ok(Ok(notes)) if notes > 0);
+            pause = if is_busy { COLLECT_FAST } else { (pause * 2).min(COLLECT_SLOW) };
             tokio::time::sleep(pause).await;
-            since_sweep += pause;
         }
     }
 
@@ -231,7 +246,11 @@ impl Service {
         decision: Decision,
         source: Source,
     ) -> Admitted {
-        let lease = self.leases.give(permit, config.lease_ttl);
+        // Longer than that nobody keeps its place after this instance is gone.
+        let fleet = config.fleet.as_ref().map(|fleet| fleet.rules);
+        let hold = fleet.filter(|rules| rules.handoff).map(|rules| rules.max_hold);
+        let hold = hold.filter(|hold| *hold > Span::ZERO);
+        let lease = self.leases.give(permit, config.lease_ttl, hold);
         Admitted { decision, binding: None, lease: Some(lease), source }
     }
 
@@ -275,8 +294,25 @@ impl Policy {
     }
 }
 
+/// What a policy's fleet is called: what the block says, or the policy's own name in the store. A
+/// prefix that is the default of all policies is no name for a fleet.
+fn fleet_name(config: &Config, policy: &PolicyConfig, fleet: &FleetConfig) -> Box<str> {
+    match (&fleet.prefix, &policy.prefix, &config.default_prefix) {
+        (Some(prefix), _, _) | (None, Some(prefix), _) => prefix.as_str().into(),
+        (None, None, Some(default)) => format!("{default}:{}", policy.name).into(),
+        (None, None, None) => policy.name.as_str().into(),
+    }
+}
+
+/// The same node in an incarnation of its own.
+fn incarnate(node: &Node) -> Node {
+    let incarnation = std::hash::RandomState::new().hash_one(node.incarnation());
+    Node::new(node.id(), incarnation).unwrap_or_else(|_| node.clone())
+}
+
 /// How often permits are taken back whose holders are gone.
 pub const SWEEP: Duration = Duration::from_millis(500);
 /// How often notes of other instances are looked for, when there were some and when there were not.
+const SWEEP_COLLECTS: Duration = Duration::from_millis(100);
 const COLLECT_FAST: Duration = Duration::from_millis(20);
 const COLLECT_SLOW: Duration = Duration::from_millis(250);
