@@ -358,10 +358,6 @@ const MISTAKES: &[(&str, &str)] = &[
          the store's coordinator; remove one of them",
     ),
     (
-        "{ fairEscrow: { limit: 5, windowMs: 1000 }, fail: local }",
-        "2:3: .share: missing; fail: local of a fairEscrow needs it, e.g. share: 0.5",
-    ),
-    (
         "{ strategy: gcra, limit: 5, period: 1s, fail: open, share: 0.5 }",
         "2:65: .share: only a policy with fail: local goes on with a share of its limit",
     ),

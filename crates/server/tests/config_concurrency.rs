@@ -126,6 +126,10 @@ fn what_is_wrong_is_said_with_its_place() {
             "f:2:35: limiters.p.leaseTtl: \"10ms\" is out of range; write one from 100ms to 1h",
         ),
         (
+            "{ fairEscrow: { limit: 5, windowMs: 1000 }, fail: local }",
+            "f:2:3: limiters.p.share: missing; fail: local of a fairEscrow needs it",
+        ),
+        (
             "{ concurrency: {}, limit: 5 }",
             "f:2:3: limiters.p.strategy: missing; a rate policy needs it",
         ),
