@@ -20,9 +20,16 @@ struct Line {
     store: Arc<Memory<ManualClock>>,
     coordinator: Arc<MemoryCoordinator<ManualClock>>,
     is_cut: Arc<AtomicBool>,
+    /// Only the store is too slow.
+    is_slow: Arc<AtomicBool>,
 }
 
 impl Line {
+    fn serves(&self) -> Result<(), StoreError> {
+        let is_slow = self.is_slow.load(Ordering::Relaxed);
+        if is_slow { Err(StoreError::Unavailable) } else { self.open() }
+    }
+
     fn open(&self) -> Result<(), StoreError> {
         let is_cut = self.is_cut.load(Ordering::Relaxed);
         if is_cut { Err(StoreError::Unavailable) } else { Ok(()) }
@@ -31,17 +38,17 @@ impl Line {
 
 impl Store for Line {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.open()?;
+        self.serves()?;
         self.store.apply(op).await
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.open()?;
+        self.serves()?;
         self.store.check_many(many).await
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.open()?;
+        self.serves()?;
         self.store.several(group).await
     }
 }
@@ -66,9 +73,12 @@ struct Instance {
     limiter: SharedLimiter<Line>,
     parts: Arc<Parts>,
     is_cut: Arc<AtomicBool>,
+    is_slow: Arc<AtomicBool>,
 }
 
 struct Rig {
+    store: Arc<Memory<ManualClock>>,
+    coordinator: Arc<MemoryCoordinator<ManualClock>>,
     clock: ManualClock,
     instances: Vec<Instance>,
 }
@@ -83,7 +93,9 @@ impl Rig {
         let coordinator = Arc::new(MemoryCoordinator::new(clock.clone()));
         let instances = (0..3).map(|id| {
             let is_cut = Arc::new(AtomicBool::new(false));
+            let is_slow = Arc::new(AtomicBool::new(false));
             let line = || Line {
+                is_slow: Arc::clone(&is_slow),
                 store: Arc::clone(&store),
                 coordinator: Arc::clone(&coordinator),
                 is_cut: Arc::clone(&is_cut),
@@ -97,10 +109,11 @@ impl Rig {
             let guard = Arc::new(Guarded::start(line(), settings));
             let fail = FailMode::Granted { reserve };
             let limiter = SharedLimiter::new("api", strategy, guard, fail).unwrap();
-            Instance { limiter: limiter.parts(Arc::clone(&parts)), parts, is_cut }
+            let limiter = limiter.parts(Arc::clone(&parts));
+            Instance { limiter, parts, is_cut, is_slow }
         });
         let instances = instances.collect();
-        Self { instances, clock }
+        Self { store, coordinator, instances, clock }
     }
 
     async fn pass(&self, span_ms: u64) {
@@ -205,4 +218,36 @@ async fn nobody_goes_on_alone_for_longer_than_its_part_is_kept() {
     assert_eq!(rig.instances[0].parts.alone(), None);
     rig.pass(10_000).await;
     assert_eq!(rig.instances[1].parts.together(), None, "and the others have it again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_smaller_part_that_was_granted_meanwhile_replaces_the_larger_one() {
+    let rig = Rig::new(false);
+    // Two nodes leave: the first has all.
+    rig.pass(40_000).await;
+    for nth in [1, 2] {
+        rig.instances[nth].parts.close().await.unwrap();
+    }
+    rig.pass(3_000).await;
+    assert_eq!(rig.instances[0].parts.alone(), Some(1_000));
+    rig.instances[0].is_slow.store(true, Ordering::Relaxed);
+    let _ = rig.admitted(0).await;
+    rig.next_window().await;
+    assert_eq!(rig.admitted(0).await, LIMIT);
+    // Its coordinator still answers, and grants half of it to another.
+    let lease = ManualLeaseClock { lease: rig.clock.clone(), wall: ManualClock::default() };
+    let node = Node::new("another", 1).unwrap();
+    let line = Line {
+        store: Arc::clone(&rig.store),
+        coordinator: Arc::clone(&rig.coordinator),
+        is_cut: Arc::default(),
+        is_slow: Arc::default(),
+    };
+    let other = Parts::on_clock(line, node, false, Arc::new(lease)).unwrap();
+    rig.pass(4_000).await;
+    assert_eq!((rig.instances[0].parts.alone(), other.alone()), (Some(500), Some(500)));
+    rig.next_window().await;
+    let _ = rig.admitted(0).await;
+    rig.next_window().await;
+    assert_eq!(rig.admitted(0).await, LIMIT / 2);
 }

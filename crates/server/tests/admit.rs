@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use admittance::concurrency::{FleetRules, Grant, Leave, Report};
 use admittance::relay::{Collect, Collected, Note, Posted, Secret};
@@ -9,7 +11,7 @@ use admittance::{
     Coordinator, CoordinatorError, Cost, GuardSettings, ManualClock, Memory, MemoryCoordinator,
     MemoryRelay, Relay, Span, StoreError,
 };
-use admittance_server::{AnyStore, Axis, Config, Fail, Refusal, Service};
+use admittance_server::{AnyStore, Axis, Config, Fail, Refusal, SWEEP, Service};
 
 const POLICIES: &str = "limiters:
   api: { strategy: gcra, limit: 5, period: 1h }
@@ -22,6 +24,14 @@ const POLICIES: &str = "limiters:
 struct Meeting {
     coordinator: MemoryCoordinator<ManualClock>,
     relay: MemoryRelay<ManualClock>,
+    way: Arc<Way>,
+}
+
+/// What is wrong with it.
+#[derive(Default)]
+struct Way {
+    is_full: AtomicBool,
+    is_slow: AtomicBool,
 }
 
 impl Coordinator for Meeting {
@@ -41,6 +51,9 @@ impl Coordinator for Meeting {
 
 impl Relay for Meeting {
     async fn collect(&self, collect: Collect<'_>) -> Result<Vec<Collected>, StoreError> {
+        if self.way.is_slow.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
         self.relay.collect(collect).await
     }
 
@@ -49,6 +62,9 @@ impl Relay for Meeting {
     }
 
     async fn post(&self, owner: u64, notes: &[Note]) -> Result<Option<Vec<Posted>>, StoreError> {
+        if self.way.is_full.load(Ordering::Relaxed) {
+            return Ok(Some(vec![Posted::Full; notes.len()]));
+        }
         self.relay.post(owner, notes).await
     }
 }
@@ -63,15 +79,22 @@ fn alone() -> (Service, ManualClock) {
 }
 
 fn pair() -> (Service, Service, ManualClock) {
+    let (a, b, clock, _) = pair_with_a_way();
+    (a, b, clock)
+}
+
+fn pair_with_a_way() -> (Service, Service, ManualClock, Arc<Way>) {
     let clock = ManualClock::default();
+    let way = Arc::new(Way::default());
     let meeting = Meeting {
         coordinator: MemoryCoordinator::new(clock.clone()),
         relay: MemoryRelay::new(clock.clone()),
+        way: Arc::clone(&way),
     };
     let store = AnyStore::new(Memory::new(clock.clone())).with_fleet(meeting);
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
     let one = || Service::on_store(&config(), &store, &settings).unwrap();
-    (one(), one(), clock)
+    (one(), one(), clock, way)
 }
 
 async fn lease(service: &Service, policy: &str) -> String {
@@ -162,7 +185,7 @@ async fn the_leases_of_an_instance_that_is_gone_are_told_reclaimed() {
     a.collect().await.unwrap();
     let id = lease(&a, "three").await;
     assert_eq!(b.heartbeat(vec![id.clone()]).await.unwrap().live.len(), 1);
-    clock.advance(Span::from_secs(10));
+    clock.advance(Span::from_secs(3));
     let heard = b.heartbeat(vec![id.clone()]).await.unwrap();
     assert_eq!((heard.live.len(), heard.reclaimed.len()), (0, 0), "it may be back in a moment");
     assert_eq!(b.heartbeat(vec![id.clone()]).await.unwrap().reclaimed, [id]);
@@ -196,4 +219,104 @@ async fn each_kind_of_policy_refuses_what_is_not_for_it() {
     assert!(matches!(service.admit("single", &long).await, Err(Refusal::KeyTooLong { .. })));
     let many = vec![String::new(); 10_001];
     assert!(matches!(service.heartbeat(many).await, Err(Refusal::BatchTooLong { .. })));
+}
+
+#[tokio::test]
+async fn a_note_that_could_not_be_left_is_not_told_as_done() {
+    let (a, b, _, way) = pair_with_a_way();
+    a.collect().await.unwrap();
+    let id = lease(&a, "three").await;
+    way.is_full.store(true, Ordering::Relaxed);
+    let heard = b.heartbeat(vec![id.clone()]).await.unwrap();
+    assert_eq!((heard.live.len(), heard.reclaimed.len()), (0, 0));
+    assert!(matches!(b.release(&id, false).await, Err(Refusal::Relay { .. })));
+    way.is_full.store(false, Ordering::Relaxed);
+    b.release(&id, false).await.unwrap();
+    assert_eq!((a.collect().await.unwrap(), a.leases_held()), (1, 0));
+}
+
+#[tokio::test]
+async fn an_instance_that_closes_is_not_here_any_more() {
+    let (a, b, clock) = pair();
+    a.collect().await.unwrap();
+    let id = lease(&a, "three").await;
+    a.close().await;
+    clock.advance(Span::from_ms(1));
+    assert_eq!(b.heartbeat(vec![id.clone()]).await.unwrap().reclaimed, [&*id]);
+}
+
+#[tokio::test]
+async fn the_next_deadline_is_not_later_than_a_lease_that_is_held_elsewhere() {
+    let (a, b, _) = pair();
+    a.collect().await.unwrap();
+    let (here, there) = (lease(&b, "three").await, lease(&a, "single").await);
+    let heard = b.heartbeat(vec![here, there]).await.unwrap();
+    assert_eq!(heard.next_deadline.epoch_ms_ceil(), 2_000, "the shortest there is");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_does_not_wait_for_a_slow_store() {
+    let (a, _, clock, way) = pair_with_a_way();
+    way.is_slow.store(true, Ordering::Relaxed);
+    let service = Arc::new(a);
+    let _ = lease(&service, "single").await;
+    clock.advance(Span::from_secs(2));
+    let tended = Arc::clone(&service);
+    let tending = tokio::spawn(async move { tended.tend().await });
+    tokio::time::sleep(SWEEP + Duration::from_millis(1)).await;
+    assert_eq!(service.leases_reclaimed(), 1);
+    tending.abort();
+}
+
+const FLEET: &str = "limiters:
+  one: { distributedConcurrency: { minLimit: 8, maxLimit: 8, prefix: backend, heartbeatMs: 10, \
+   maxHold: 50ms, eager: true } }
+  two: { distributedConcurrency: { minLimit: 8, maxLimit: 8, prefix: backend, heartbeatMs: 10, \
+   maxHold: 50ms, eager: true } }
+";
+
+/// Both policies in one process, on one coordinator, once both may admit something.
+async fn one_fleet(clock: &ManualClock) -> Service {
+    let text = FLEET.replace("\\\n   ", "");
+    let config = Config::parse("fleet.yaml", &text, Fail::Open).unwrap();
+    let meeting = Meeting {
+        coordinator: MemoryCoordinator::new(clock.clone()),
+        relay: MemoryRelay::new(clock.clone()),
+        way: Arc::default(),
+    };
+    let store = AnyStore::new(Memory::new(clock.clone())).with_fleet(meeting);
+    let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
+    let service = Service::on_store(&config, &store, &settings).unwrap();
+    // The coordinator's clock stands still: it is quiet until told that time has passed.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    clock.advance(Span::from_secs(1));
+    for policy in ["one", "two"] {
+        service.policy(policy).unwrap().fleet_gate().unwrap().granted().await;
+    }
+    service
+}
+
+#[tokio::test]
+async fn two_policies_of_one_fleet_in_one_process_are_two_nodes_of_it() {
+    let clock = ManualClock::default();
+    let service = one_fleet(&clock).await;
+    let mut held = 0;
+    for policy in ["one", "two"] {
+        while service.admit(policy, "k").await.unwrap().lease.is_some() {
+            held += 1;
+        }
+    }
+    assert!((1..=8).contains(&held), "{held} at once, of at most 8");
+}
+
+#[tokio::test]
+async fn no_heartbeat_keeps_a_place_of_a_fleet_longer_than_it_may_be_held() {
+    let clock = ManualClock::default();
+    let service = one_fleet(&clock).await;
+    let id = lease(&service, "one").await;
+    clock.advance(Span::from_ms(40));
+    let heard = service.heartbeat(vec![id.clone()]).await.unwrap();
+    assert_eq!(heard.live, [&*id]);
+    clock.advance(Span::from_ms(10));
+    assert_eq!(service.sweep(), 1);
 }
