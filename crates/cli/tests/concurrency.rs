@@ -30,6 +30,8 @@ limiters:
       leaseTtl: 800ms
       maxHold: 3s
       eager: true
+    # Longer than any work: these clients send no heartbeats.
+    leaseTtl: 10s
   single: { concurrency: { minLimit: 1, maxLimit: 1 }, leaseTtl: 1500ms }
 ";
 const LIMIT: i64 = 12;
