@@ -269,9 +269,9 @@ async fn a_sweep_does_not_wait_for_a_slow_store() {
 }
 
 const FLEET: &str = "limiters:
-  one: { distributedConcurrency: { minLimit: 8, maxLimit: 8, prefix: backend, heartbeatMs: 10, \
+  one: { distributedConcurrency: { minLimit: 8, maxLimit: 8, prefix: backend, heartbeatMs: 500, \
    maxHold: 50ms, eager: true } }
-  two: { distributedConcurrency: { minLimit: 8, maxLimit: 8, prefix: backend, heartbeatMs: 10, \
+  two: { distributedConcurrency: { minLimit: 8, maxLimit: 8, prefix: backend, heartbeatMs: 500, \
    maxHold: 50ms, eager: true } }
 ";
 
@@ -289,7 +289,7 @@ async fn one_fleet(clock: &ManualClock) -> Service {
     let service = Service::on_store(&config, &store, &settings).unwrap();
     // The coordinator's clock stands still: it is quiet until told that time has passed.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    clock.advance(Span::from_secs(1));
+    clock.advance(Span::from_secs(3));
     for policy in ["one", "two"] {
         service.policy(policy).unwrap().fleet_gate().unwrap().granted().await;
     }

@@ -73,10 +73,10 @@ pub struct FleetSettings {
 ///     fleet: "checkout".into(),
 ///     node: Node::new("host-1", 7)?, // 7: drawn at random at each start.
 ///     // Nothing is held longer than this; a new fleet waits for as long.
-///     rules: FleetRules { max_hold: Span::ZERO, ttl: Span::from_ms(40), ..Default::default() },
+///     rules: FleetRules { max_hold: Span::ZERO, ttl: Span::from_ms(500), ..Default::default() },
 ///     member: MemberRules { outage: Outage::FailClosed, fence: true, eager: true },
-///     heartbeat: Span::from_ms(20),
-///     deadline: Span::from_ms(20),
+///     heartbeat: Span::from_ms(250),
+///     deadline: Span::from_ms(100),
 /// };
 /// let gate = Gate::new(LimitRules::fixed(8))?;
 /// let gate = FleetGate::start(gate, coordinator, settings, BootClock);
