@@ -49,7 +49,7 @@ pub trait Between: Copy {
     /// What happens when a holder's deadline has come.
     #[must_use]
     fn deadline(self) -> Deadline {
-        Deadline::Followed
+        Deadline::Told
     }
 }
 
@@ -57,7 +57,7 @@ pub trait Between: Copy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
     /// The holder is told.
-    Followed,
+    Told,
     /// The holder is asked what it wants, and not told.
     Untold,
     /// Nobody looks.

@@ -241,7 +241,7 @@ impl<B: Between> Fleet<B> {
             return;
         }
         seat.due = None;
-        if deadline == Deadline::Followed {
+        if deadline == Deadline::Told {
             seat.holder.handle_deadline(&rules, &seat.spot, now);
         }
         self.pump(at, port, None);

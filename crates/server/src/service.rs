@@ -273,9 +273,7 @@ impl Service {
         }
         for policy in &config.policies {
             let gate = match (&policy.concurrency, store.fleet()) {
-                (Some(gate), Some(fleet)) => {
-                    Some(Gated::there(config, policy, gate, fleet, &node)?)
-                }
+                (Some(gate), Some(fleet)) => Some(Gated::on(config, policy, gate, fleet, &node)?),
                 (Some(gate), None) if gate.fleet.is_some() => {
                     return Err(Unservable::NoFleet { policy: policy.name.clone() });
                 }

@@ -61,7 +61,7 @@ pub(super) enum Fault {
     },
     /// The operator says another limit, which nodes hear one after the other.
     Limit(u32),
-    Followed {
+    Told {
         node: usize,
         limit: u32,
     },

@@ -377,10 +377,10 @@ impl<'a, B: Between> Fleet<'a, B> {
                 self.limit = limit;
                 for node in 0..self.nodes.len() {
                     let heard = at + self.random.u64(0..=TOLD_WITHIN.us());
-                    self.queue.push(heard, Event::Fault(Fault::Followed { node, limit }));
+                    self.queue.push(heard, Event::Fault(Fault::Told { node, limit }));
                 }
             }
-            Fault::Followed { node, limit } => self.nodes[node].told(limit),
+            Fault::Told { node, limit } => self.nodes[node].told(limit),
         }
         Ok(())
     }

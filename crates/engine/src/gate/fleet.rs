@@ -288,6 +288,8 @@ where
                 () = over(&mut closed) => break,
             }
         }
+        // Nothing is admitted from here on.
+        self.gate.set_share(0);
         // A report that is under way must not arrive after the farewell: it would join again.
         if let Some(answering) = answering {
             let _ = answering.await;
@@ -384,8 +386,6 @@ where
     }
 
     async fn leave(mut self) -> Result<(), StoreError> {
-        // Nothing is admitted from here on; then what is in flight is read.
-        self.gate.set_share(0);
         if self.reporter.settings.rules.max_hold == Span::ZERO
             && let Some(call) = self.shared.on_fenced.get()
         {
@@ -408,7 +408,7 @@ async fn answered(answering: &mut Option<Answering>) -> (Beat, Result<Grant, Coo
     }
 }
 
-/// Followed to close, or forgotten by everybody.
+/// Told to close, or forgotten by everybody.
 async fn over(closed: &mut watch::Receiver<bool>) {
     let _ = closed.wait_for(|closed| *closed).await;
 }

@@ -14,7 +14,6 @@ use admittance::{
 use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
 use crate::config::{Config, FleetConfig, GateConfig, PolicyConfig};
 use crate::leases::{Heard, Lease};
-use crate::store::AnyFleet;
 
 /// What an admission decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,21 +68,11 @@ impl Gated {
         node: &Node,
     ) -> Result<Self, Invalid> {
         let coordinator = MemoryCoordinator::new(Arc::clone(clock));
-        Self::with(config, policy, gate, coordinator, node)
+        Self::on(config, policy, gate, coordinator, node)
     }
 
-    /// The axis of an instance that meets others.
-    pub(super) fn there(
-        config: &Config,
-        policy: &PolicyConfig,
-        gate: &GateConfig,
-        fleet: AnyFleet,
-        node: &Node,
-    ) -> Result<Self, Invalid> {
-        Self::with(config, policy, gate, fleet, node)
-    }
-
-    fn with(
+    /// The axis of an instance that meets others at this coordinator.
+    pub(super) fn on(
         config: &Config,
         policy: &PolicyConfig,
         gate: &GateConfig,
@@ -118,7 +107,7 @@ impl Gated {
         }
     }
 
-    /// Admits nothing more; to be followed by [`close`](Self::close).
+    /// Has it leave its fleet; to be followed by [`close`](Self::close).
     pub(super) fn begin_close(&self) {
         if let Self::Fleet(fleet) = self {
             fleet.begin_close();
