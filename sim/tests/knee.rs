@@ -45,6 +45,18 @@ fn the_stable_preset_finds_the_knee_and_the_seed_defaults_do_not() {
     }
 }
 
+/// One in ten takes twenty times as long: the first ones to end are the short ones, and a baseline
+/// made of them must not keep the limit at its least.
+#[test]
+fn work_of_mixed_length_does_not_keep_the_limit_at_its_least() {
+    for seed in seeds() {
+        for backend in backends().filter(|it| it.service == Service::Mixed) {
+            let both = Both::of(backend, 90_000, seed);
+            assert!(both.stable.throughput >= 0.5, "seed {seed}: {both}");
+        }
+    }
+}
+
 #[test]
 fn without_a_guard_or_with_a_blind_one_the_knee_is_missed() {
     let seed = seeds().next().unwrap();

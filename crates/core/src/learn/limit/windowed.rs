@@ -242,7 +242,8 @@ impl Windowed {
             (self.is_dip, self.has_dipped) = (false, false);
             self.until_dip = self.guard.every;
             if seen.is_timed {
-                self.learn_from_dip(seen.here);
+                let is_least = !is_fleet && libm::floor(estimate) <= f64::from(rules.min);
+                self.learn_from_dip(seen.here, is_least);
             }
             if is_fleet {
                 self.until_dip = YOUNG;
@@ -314,15 +315,17 @@ impl Windowed {
     }
 
     /// What a dip showed: the baseline, if fewer were in flight indeed and no queue was left.
-    fn learn_from_dip(&mut self, here: Level) {
+    /// At the least limit there is nothing to dip to, and no better reading can be had: a baseline
+    /// that chance made too short would otherwise keep the limit there for ever.
+    fn learn_from_dip(&mut self, here: Level, is_least: bool) {
         let fell = here.in_flight / self.cruise.in_flight;
         // If it was nearly as much faster as fewer were in flight, even the dip was full.
-        let is_full = here.rtt < self.cruise.rtt * libm::sqrt(fell * libm::sqrt(fell));
+        let is_full = !is_least && here.rtt < self.cruise.rtt * libm::sqrt(fell * libm::sqrt(fell));
         // A window in which the backend changed is compared with one in which it did not: only a
         // second dip tells that work takes longer for good.
         let has_risen = !is_full && here.rtt > (1.0 + NEAR) * self.baseline;
         let is_sure = !is_full && (!has_risen || self.has_risen);
-        if here.rtt < self.baseline || (fell <= 0.95 && is_sure) {
+        if here.rtt < self.baseline || ((fell <= 0.95 || is_least) && is_sure) {
             self.follow(here.rtt);
         }
         self.has_risen = has_risen && !is_sure;
