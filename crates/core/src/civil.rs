@@ -153,6 +153,19 @@ impl Cadence {
         };
         Micros::result(us.max(0).unsigned_abs())
     }
+
+    /// The end of the window `windows` after the one with this index, or the last instant there is.
+    pub(crate) fn end_after(&self, index: u64, windows: u64) -> Micros {
+        let end = self.end(index);
+        match *self {
+            Self::Fixed { period, .. } => end + Span::from_us(period.us().saturating_mul(windows)),
+            // So many days already end long after everything.
+            Self::Day { .. } | Self::Week { .. } | Self::Month { .. } => match windows {
+                0..=CIVIL_WINDOWS_MAX => self.end(index + windows),
+                _ => Micros::result(u64::MAX),
+            },
+        }
+    }
 }
 
 /// The number of the local day, 0 for 1 January 1970.
@@ -201,6 +214,8 @@ fn days_from_civil(year: i64, month: i64) -> i64 {
 const WINDOW_MAX: u64 = (1 << 52) - 1;
 /// No place on Earth is further than this from UTC.
 const OFFSET_MINUTES_MAX: u16 = 840;
+/// More windows than these lie after everything that can be counted, even if each is a day.
+const CIVIL_WINDOWS_MAX: u64 = 200_000;
 const MINUTE_US: i64 = 60_000_000;
 const DAY_US: i64 = 86_400_000_000;
 const DAYS_400: i64 = 146_097;

@@ -112,6 +112,8 @@ pub enum Parameter {
     RttMax,
     /// How the baseline is measured anew.
     Recalibrate,
+    /// Units that may be spent in a window.
+    Budget,
 }
 
 impl fmt::Display for Parameter {
@@ -142,6 +144,7 @@ impl fmt::Display for Parameter {
             Self::ThroughputGuard => "throughputGuard",
             Self::RttMax => "rttMax",
             Self::Recalibrate => "recalibrate",
+            Self::Budget => "budget",
         })
     }
 }

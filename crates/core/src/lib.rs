@@ -37,6 +37,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod budget;
 mod builtin;
 mod civil;
 pub mod concurrency;

@@ -29,6 +29,8 @@ pub enum Shape {
     },
     /// Fixed window or calendar quota; the limit may change.
     Window(Cadence),
+    /// A budget that work reserves from and settles; its units may change.
+    Budget(Cadence),
     /// Sliding window; the limit may change.
     SlidingWindow {
         /// The window's length.
@@ -50,18 +52,28 @@ impl fmt::Display for Shape {
             Self::TokenBucket { refill_per_sec: rate } => {
                 write!(f, "b{}/{}", rate.numerator(), rate.denominator())
             }
-            Self::Window(Cadence::Fixed { period, anchor_us: 0 }) => write!(f, "f{}", period.us()),
-            Self::Window(Cadence::Fixed { period, anchor_us }) => {
-                let phase = anchor_us.rem_euclid(period.us().cast_signed().max(1));
-                write!(f, "f{}+{phase}", period.us())
+            Self::Window(cadence) => windows(f, cadence),
+            Self::Budget(cadence) => {
+                f.write_str("c")?;
+                windows(f, cadence)
             }
-            Self::Window(Cadence::Day { offset_minutes }) => write!(f, "d{offset_minutes}"),
-            Self::Window(Cadence::Week { offset_minutes, starts_on }) => {
-                write!(f, "w{offset_minutes}/{}", starts_on as u8)
-            }
-            Self::Window(Cadence::Month { offset_minutes }) => write!(f, "m{offset_minutes}"),
             Self::SlidingWindow { window, buckets } => write!(f, "s{}/{buckets}", window.us()),
             Self::SlidingLog { window } => write!(f, "l{}", window.us()),
         }
+    }
+}
+
+fn windows(f: &mut fmt::Formatter<'_>, cadence: Cadence) -> fmt::Result {
+    match cadence {
+        Cadence::Fixed { period, anchor_us: 0 } => write!(f, "f{}", period.us()),
+        Cadence::Fixed { period, anchor_us } => {
+            let phase = anchor_us.rem_euclid(period.us().cast_signed().max(1));
+            write!(f, "f{}+{phase}", period.us())
+        }
+        Cadence::Day { offset_minutes } => write!(f, "d{offset_minutes}"),
+        Cadence::Week { offset_minutes, starts_on } => {
+            write!(f, "w{offset_minutes}/{}", starts_on as u8)
+        }
+        Cadence::Month { offset_minutes } => write!(f, "m{offset_minutes}"),
     }
 }

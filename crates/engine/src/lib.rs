@@ -17,6 +17,7 @@
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
+pub mod budget;
 mod clock;
 mod coordinator;
 mod escrow;

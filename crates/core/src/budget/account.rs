@@ -1,0 +1,410 @@
+//! What is known of one key's budget, and how it changes.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+
+use super::{Answered, Budget, Debt, Found, LeaseKey, Settled, Settlement, Standing};
+use crate::{Micros, Outcome, Retry, Span};
+
+/// One key's account with one budget.
+///
+/// Every method first brings it to `now`: leases whose time is over end, a window that is over
+/// pays what debt it can. Doing that earlier or later makes no difference. More than
+/// [`Budget::UNITS_MAX`] units count as that many: who asks refuses them before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The latest window that anything happened in.
+    pub(super) index: u64,
+    /// Units spent in it.
+    pub(super) spent: u64,
+    /// Units of it that open leases have reserved and not spent.
+    pub(super) reserved: u64,
+    /// Units that no window has paid.
+    pub(super) debt: u64,
+    leases: BTreeMap<LeaseKey, Lease>,
+    /// Those that are open, by when they end.
+    open: BTreeSet<(Micros, LeaseKey)>,
+    /// Those that have ended, by when they are forgotten.
+    ended: BTreeSet<(Micros, LeaseKey)>,
+}
+
+/// What an account knows of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The window that was reserved from; once that is used up, the one last charged.
+    pub window: u64,
+    /// What is reserved of it and not yet spent.
+    pub unspent: u64,
+    /// What was charged to that window.
+    pub charged: u64,
+    /// All that was debited.
+    pub debited: u64,
+    /// How long it lives without being heard of.
+    pub ttl: Span,
+    /// Where it is in its life.
+    pub phase: Phase,
+}
+
+/// Where a lease is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Until this instant, unless it is heard of.
+    Open(Micros),
+    /// It was not heard of in time, and is remembered until this instant.
+    Expired(Micros),
+    /// It was settled with this result, and is remembered until this instant.
+    Settled(Micros, Settled),
+}
+
+/// What a reservation asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Whose it will be.
+    pub lease: LeaseKey,
+    /// How much. With nothing, the lease only begins, as long as anything is left.
+    pub units: u64,
+    /// How long the lease lives without being heard of.
+    pub ttl: Span,
+}
+
+/// What a debit would draw from the reservation, and what is beyond it.
+#[derive(Clone, Copy)]
+struct Drawn {
+    own: u64,
+    beyond: u64,
+}
+
+impl Account {
+    /// How it stands, and whether a debit of one without a lease would be admitted.
+    pub fn look(&mut self, budget: &Budget, now: Micros) -> Answered {
+        self.advance(budget, now);
+        self.looked(budget, now)
+    }
+
+    /// Takes `reserve.units` out of what is left, if they fit. Asking again with the same lease
+    /// answers the same and takes nothing.
+    pub fn reserve(&mut self, budget: &Budget, reserve: Reserve, now: Micros) -> Answered {
+        self.advance(budget, now);
+        let outcome = self.judge_reserve(budget, reserve, now);
+        if outcome == Outcome::Admit {
+            self.commit_reserve(reserve, now);
+        }
+        self.answer(budget, Some(reserve.lease), outcome)
+    }
+
+    /// Counts `units` that are about to be served: from the lease's reservation first; what is
+    /// beyond it only if anything is left. All of it or nothing. The lease is heard of.
+    pub fn debit(
+        &mut self,
+        budget: &Budget,
+        lease: Option<LeaseKey>,
+        units: u64,
+        now: Micros,
+    ) -> Answered {
+        self.advance(budget, now);
+        let outcome = self.judge_debit(budget, lease, units, now);
+        if outcome == Outcome::Admit {
+            self.commit_debit(lease, units, now);
+        }
+        self.answer(budget, lease, outcome)
+    }
+
+    /// Ends a lease with what was really produced, or, if nobody knows, with what was debited.
+    pub fn settle(
+        &mut self,
+        budget: &Budget,
+        lease: LeaseKey,
+        actual: Option<u64>,
+        now: Micros,
+    ) -> Answered {
+        self.advance(budget, now);
+        let settlement = self.commit_settle(lease, actual, now);
+        let answered = self.answer(budget, Some(lease), Outcome::Admit);
+        Answered { settlement, ..answered }
+    }
+
+    /// An account whose whole budget is spent in the window of `since`.
+    #[must_use]
+    pub fn spent_at(budget: &Budget, since: Micros) -> Self {
+        Self { index: budget.cadence.index(since), spent: budget.limit, ..Self::default() }
+    }
+
+    /// The instant from which it is the same as none.
+    #[must_use]
+    pub fn idle_at(&self, budget: &Budget) -> Micros {
+        let is_used = self.spent + self.reserved + self.debt > 0;
+        let reset = if is_used { self.reset_at(budget) } else { Micros::ZERO };
+        let open = self.open.last().map_or(Micros::ZERO, |(until, _)| *until + Budget::ENDED_KEPT);
+        let ended = self.ended.last().map_or(Micros::ZERO, |(until, _)| *until);
+        reset.max(open).max(ended)
+    }
+
+    /// How it stands, as of the last step.
+    #[must_use]
+    pub fn standing(&self, budget: &Budget) -> Standing {
+        Standing {
+            spent: self.spent,
+            reserved: self.reserved,
+            debt: self.debt,
+            open: u32::try_from(self.open.len()).unwrap_or(u32::MAX),
+            window_end: budget.cadence.end(self.index),
+        }
+    }
+
+    /// What it knows of a lease, as of the last step.
+    #[must_use]
+    pub fn lease(&self, lease: LeaseKey) -> Option<&Lease> {
+        self.leases.get(&lease)
+    }
+
+    /// Ends what has ended by `now`.
+    pub(super) fn advance(&mut self, budget: &Budget, now: Micros) {
+        let now = now.judged();
+        let end = budget.cadence.end(self.index);
+        while let Some(&(until, key)) = self.open.first().filter(|(until, _)| *until <= now) {
+            self.open.pop_first();
+            let Some(lease) = self.leases.get_mut(&key) else { continue };
+            // After the window's end there is nothing to give back to.
+            if lease.window == self.index && until < end {
+                self.reserved -= lease.unspent;
+            }
+            let forget_at = until + Budget::ENDED_KEPT;
+            (lease.unspent, lease.phase) = (0, Phase::Expired(forget_at));
+            self.ended.insert((forget_at, key));
+        }
+        let index = budget.cadence.index(now);
+        if index > self.index {
+            self.roll(budget, index);
+        }
+        let is_over = |ended: &BTreeSet<(Micros, LeaseKey)>| {
+            let most = usize::try_from(budget.ended_max).unwrap_or(usize::MAX);
+            ended.len() > most || ended.first().is_some_and(|(until, _)| *until <= now)
+        };
+        while is_over(&self.ended) {
+            if let Some((_, key)) = self.ended.pop_first() {
+                self.leases.remove(&key);
+            }
+        }
+    }
+
+    /// The window is over: what it has to spare pays debt, and so do those that passed unused.
+    fn roll(&mut self, budget: &Budget, index: u64) {
+        let after = self.debt_after(budget, self.reserved);
+        let unused = (index - self.index - 1).saturating_mul(budget.limit);
+        self.debt = after.saturating_sub(unused);
+        (self.index, self.spent, self.reserved) = (index, 0, 0);
+    }
+
+    /// The debt that is left when the window ends with so much reserved.
+    fn debt_after(&self, budget: &Budget, reserved: u64) -> u64 {
+        match budget.debt {
+            Debt::Forgive => 0,
+            Debt::Carry => {
+                let spare = budget.limit.saturating_sub(self.spent + reserved);
+                self.debt.saturating_sub(spare)
+            }
+        }
+    }
+
+    pub(super) fn looked(&self, budget: &Budget, now: Micros) -> Answered {
+        self.answer(budget, None, self.if_left(budget, 1, now))
+    }
+
+    pub(super) fn judge_reserve(&self, budget: &Budget, reserve: Reserve, now: Micros) -> Outcome {
+        match self.leases.get(&reserve.lease).map(|lease| lease.phase) {
+            Some(Phase::Open(_)) => return Outcome::Admit,
+            // It has had its time.
+            Some(Phase::Expired(_) | Phase::Settled(..)) => return Outcome::Deny(Retry::Never),
+            None => {}
+        }
+        let outcome = self.if_left(budget, reserve.units.max(1), now);
+        match (outcome, self.open.first()) {
+            (Outcome::Admit, Some((until, _))) if self.is_full(budget) => {
+                Outcome::Deny(Retry::After(until.since(now.judged())))
+            }
+            _ => outcome,
+        }
+    }
+
+    pub(super) fn commit_reserve(&mut self, reserve: Reserve, now: Micros) {
+        let Reserve { lease: key, units, ttl } = reserve;
+        let ttl = ttl.min(Budget::TTL_MAX);
+        if self.leases.contains_key(&key) {
+            return self.hear(key, now);
+        }
+        self.reserved += units;
+        let until = now.judged() + ttl;
+        let (window, phase) = (self.index, Phase::Open(until));
+        let lease = Lease { window, unspent: units, charged: 0, debited: 0, ttl, phase };
+        self.leases.insert(key, lease);
+        self.open.insert((until, key));
+    }
+
+    pub(super) fn judge_debit(
+        &self,
+        budget: &Budget,
+        lease: Option<LeaseKey>,
+        units: u64,
+        now: Micros,
+    ) -> Outcome {
+        match self.drawn(lease, units) {
+            // Its cost has been told in full.
+            None => Outcome::Deny(Retry::Never),
+            Some(Drawn { beyond: 0, .. }) => Outcome::Admit,
+            Some(_) => self.if_left(budget, 1, now),
+        }
+    }
+
+    pub(super) fn commit_debit(&mut self, key: Option<LeaseKey>, units: u64, now: Micros) {
+        let Some(Drawn { own, beyond }) = self.drawn(key, units) else { return };
+        self.spent += beyond;
+        let Some((key, lease)) = key.and_then(|key| Some((key, self.leases.get_mut(&key)?))) else {
+            return;
+        };
+        if lease.window == self.index {
+            self.reserved -= own;
+            self.spent += own;
+        }
+        lease.unspent -= own;
+        lease.charged += own;
+        if beyond > 0 {
+            // What was charged to an earlier window cannot come back.
+            let before = if lease.window == self.index { lease.charged } else { 0 };
+            (lease.window, lease.charged) = (self.index, before + beyond);
+        }
+        lease.debited = (lease.debited + own + beyond).min(DEBITED_MAX);
+        self.hear(key, now);
+    }
+
+    /// A lease was heard of: an open one lives on, one that has ended is remembered longer.
+    fn hear(&mut self, key: LeaseKey, now: Micros) {
+        let Some(lease) = self.leases.get_mut(&key) else { return };
+        let now = now.judged();
+        match &mut lease.phase {
+            Phase::Open(until) => {
+                self.open.remove(&(*until, key));
+                *until = (*until).max(now + lease.ttl);
+                self.open.insert((*until, key));
+            }
+            Phase::Expired(until) => {
+                self.ended.remove(&(*until, key));
+                *until = (*until).max(now + Budget::ENDED_KEPT);
+                self.ended.insert((*until, key));
+            }
+            Phase::Settled(..) => {}
+        }
+    }
+
+    fn commit_settle(&mut self, key: LeaseKey, actual: Option<u64>, now: Micros) -> Settlement {
+        let Some(lease) = self.leases.get_mut(&key) else { return Settlement::Unknown };
+        match lease.phase {
+            Phase::Settled(_, settled) => return Settlement::Before(settled),
+            Phase::Open(until) => self.open.remove(&(until, key)),
+            Phase::Expired(until) => self.ended.remove(&(until, key)),
+        };
+        let actual = actual.map_or(lease.debited, |actual| actual.min(Budget::UNITS_MAX));
+        let more = actual.saturating_sub(lease.debited);
+        let over = lease.debited.saturating_sub(actual);
+        // What was produced beyond the debits was reserved, or else it is owed.
+        let own = more.min(lease.unspent);
+        let mut returned = 0;
+        if lease.window == self.index {
+            let back = over.min(lease.charged);
+            self.reserved -= lease.unspent;
+            self.spent = self.spent + own - back;
+            returned = lease.unspent - own + back;
+        }
+        let owed = (more - own).min(Budget::DEBT_MAX - self.debt);
+        self.debt += owed;
+        let settled = Settled { returned, debt: owed };
+        let forget_at = now.judged() + Budget::ENDED_KEPT;
+        (lease.unspent, lease.phase) = (0, Phase::Settled(forget_at, settled));
+        self.ended.insert((forget_at, key));
+        Settlement::Now(settled)
+    }
+
+    /// What a debit draws on; `None` for a lease that has been settled.
+    fn drawn(&self, lease: Option<LeaseKey>, units: u64) -> Option<Drawn> {
+        let units = units.min(Budget::UNITS_MAX);
+        let lease = lease.and_then(|key| self.leases.get(&key));
+        let own = match lease {
+            Some(Lease { phase: Phase::Settled(..), .. }) => return None,
+            Some(lease) => units.min(lease.unspent),
+            None => 0,
+        };
+        Some(Drawn { own, beyond: units - own })
+    }
+
+    fn is_full(&self, budget: &Budget) -> bool {
+        self.open.len() >= usize::try_from(budget.open_max).unwrap_or(usize::MAX)
+    }
+
+    /// Admits if so much is left, and otherwise says when it will be if nobody does anything.
+    fn if_left(&self, budget: &Budget, need: u64, now: Micros) -> Outcome {
+        let need_signed = need.cast_signed();
+        let mut left = self.standing(budget).left(budget);
+        if left >= need_signed {
+            return Outcome::Admit;
+        }
+        if need > budget.limit {
+            return Outcome::Deny(Retry::Never);
+        }
+        let (now, end) = (now.judged(), budget.cadence.end(self.index));
+        let after = |instant: Micros| Outcome::Deny(Retry::After(instant.since(now)));
+        let mut reserved = self.reserved;
+        for (place, (until, key)) in self.open.iter().take(Budget::LOOK_AHEAD).enumerate() {
+            if *until >= end {
+                break;
+            }
+            let lease = self.leases.get(key).filter(|lease| lease.window == self.index);
+            let back = lease.map_or(0, |lease| lease.unspent);
+            (left, reserved) = (left + back.cast_signed(), reserved - back);
+            if left >= need_signed || place + 1 == Budget::LOOK_AHEAD {
+                return after(*until);
+            }
+        }
+        // The first window whose debt leaves enough room.
+        let debt = self.debt_after(budget, reserved);
+        let windows = debt.saturating_sub(budget.limit - need).div_ceil(budget.limit);
+        after(budget.cadence.end_after(self.index, windows))
+    }
+
+    /// When everything is replenished, if what is reserved is spent.
+    fn reset_at(&self, budget: &Budget) -> Micros {
+        let debt = self.debt_after(budget, self.reserved);
+        budget.cadence.end_after(self.index, debt.div_ceil(budget.limit))
+    }
+
+    pub(super) fn answer(
+        &self,
+        budget: &Budget,
+        lease: Option<LeaseKey>,
+        outcome: Outcome,
+    ) -> Answered {
+        let lease = lease.and_then(|key| self.leases.get(&key));
+        let found = Found {
+            outcome,
+            reset_at: self.reset_at(budget),
+            unspent: lease.map_or(0, |lease| lease.unspent),
+            standing: self.standing(budget),
+            settlement: Settlement::None,
+        };
+        Answered::of(budget, found)
+    }
+
+    /// What must hold after every step; for tests, models and simulations.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn assert_invariants(&self, budget: &Budget) {
+        let open = self.open.iter().filter_map(|(_, key)| self.leases.get(key));
+        let ours = open.filter(|lease| lease.window == self.index);
+        let reserved: u64 = ours.map(|lease| lease.unspent).sum();
+        assert_eq!(self.reserved, reserved, "what is reserved is what open leases have");
+        assert_eq!(self.leases.len(), self.open.len() + self.ended.len(), "each lease is listed");
+        assert!(self.debt <= Budget::DEBT_MAX);
+        assert!(self.open.len() <= usize::try_from(budget.open_max).unwrap_or(usize::MAX));
+    }
+}
+
+/// More than this is not told apart: what a single lease debits in all its life.
+const DEBITED_MAX: u64 = 1 << 52;
