@@ -203,6 +203,10 @@ impl<C: Clock> Accounts for MemoryAccounts<C> {
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
         self.book_now(entry)
     }
+
+    fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
+        Some(self.book_now(entry))
+    }
 }
 
 impl Shard {
