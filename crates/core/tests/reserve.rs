@@ -13,16 +13,21 @@
 mod checks;
 #[path = "reserve/samples.rs"]
 mod samples;
+#[path = "reserve/streams.rs"]
+mod streams;
 #[path = "../../testkit/src/timeline.rs"]
 mod timeline;
 #[path = "reserve/written.rs"]
 mod written;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use admittance_core::budget::Account;
 use admittance_core::learn::reserve::{Learned, Predicted, ReserveRules, Sizes, Weights};
 use admittance_core::{Invalid, Parameter};
 use checks::Check;
+use streams::{CountsAfterwards, GrantsAnyEstimate, Policy};
 use timeline::{generator, long, spread};
 use written::{Twist, Written};
 
@@ -140,16 +145,21 @@ fn the_first_estimate_is_the_one_with_the_least_worst_loss() {
 #[test]
 fn regret_stays_under_its_envelope_whatever_work_needs() {
     for range in [(0, 1), (0, 100), (16, 4_096), (0, 1_000_000)] {
-        holds(checks::regret(long(4_000), range, Learned::new));
-        holds(checks::regret(long(400), range, Predicted::new));
+        holds(checks::regret(long(4_000), range, 0, Learned::new));
+        holds(checks::regret(long(400), range, 0, Predicted::new));
+    }
+    for worth in [1, 100, 10_000_u32] {
+        let most = |rules: ReserveRules| rules.starting_at(rules.max(), worth).unwrap();
+        let worth = usize::try_from(worth).unwrap();
+        holds(checks::regret(long(4_000), (0, 100), worth, |rules| Learned::new(most(rules))));
     }
     // Long enough for steps that shrink too fast to be found out.
     let range = (0, 10_000);
-    holds(checks::regret(100_000, range, Learned::new));
+    holds(checks::regret(100_000, range, 0, Learned::new));
     let twists =
         [Twist::StepConstant, Twist::StepHarmonic, Twist::SlopeFlipped, Twist::FractileSwapped];
     for twist in twists {
-        is_caught(twist, checks::regret(100_000, range, twisted(twist)));
+        is_caught(twist, checks::regret(100_000, range, 0, twisted(twist)));
     }
 }
 
@@ -408,4 +418,52 @@ fn made_up_and_endless_names_neither_grow_the_table_nor_wash_out_what_was_learne
     assert_eq!(sizes.classes(), 256);
     assert_eq!(sizes.learner("real"), &real);
     assert_eq!(sizes.learner(&endless), sizes.learner("9999"));
+}
+
+#[test]
+fn the_budget_holds_to_the_same_unit_whatever_is_reserved_and_predicted() {
+    for places in [1, 16, 64] {
+        for chunk in [1, 7, 30] {
+            println!("{places} streams, {chunk} at a time; percents are of the limit");
+            println!("reserved               finished refused stopped  used  idle  gone  over");
+            let mut finished = BTreeMap::new();
+            for (name, policy) in Policy::all() {
+                let row = streams::run::<Account>(policy, places, chunk);
+                let row = row.unwrap_or_else(|broken| panic!("{name}: {broken}"));
+                println!(
+                    "{name:<22} {:8} {:7} {:7} {:4.1}% {:4.1}% {:4.1}% {:5}",
+                    row.finished,
+                    row.refused,
+                    row.stopped,
+                    100.0 * row.used,
+                    100.0 * row.idle,
+                    100.0 * row.gone,
+                    row.overshoot
+                );
+                if places == 64 {
+                    finished.insert(name, row.finished);
+                }
+            }
+            let most = finished.get("the most").copied().unwrap_or(0);
+            assert!(places < 64 || finished["learned"] > 2 * most, "{finished:?}");
+        }
+    }
+}
+
+#[test]
+fn books_that_let_an_estimate_loosen_the_bound_are_caught() {
+    for (name, policy) in Policy::all() {
+        // Who reserves enough needs nobody to count.
+        let enough = ["the most", "more than there is", "what is needed", "true predictions"];
+        if !enough.contains(&name) {
+            let broken = streams::run::<CountsAfterwards>(policy, 64, 1).err();
+            println!("counted afterwards, {name}: {}", broken.expect("it passed"));
+        }
+    }
+    for (name, policy) in Policy::all() {
+        if name != "nothing" {
+            let broken = streams::run::<GrantsAnyEstimate>(policy, 64, 1).err();
+            println!("any estimate, {name}: {}", broken.expect("it passed"));
+        }
+    }
 }

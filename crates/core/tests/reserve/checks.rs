@@ -130,10 +130,11 @@ pub(crate) fn starts_where_least_can_be_lost<E: Estimate>(
     Ok("no neighbour of any start has a smaller worst loss".into())
 }
 
-/// Regret(T) ≤ 1.5 · D · G · √T, for every T on the way.
+/// Regret(T) ≤ 1.5 · D · G · √(T + worth), for every T on the way; the start counts as `worth`.
 pub(crate) fn regret<E: Estimate>(
     samples: usize,
     range: (u64, u64),
+    worth: usize,
     new: impl Fn(ReserveRules) -> E,
 ) -> Check {
     let mut rng = generator(73);
@@ -153,7 +154,8 @@ pub(crate) fn regret<E: Estimate>(
                 estimate.learn(None, actual);
                 if at + 1 == next || at + 1 == samples {
                     next = next * 3 / 2 + 1;
-                    let envelope = 1.5 * scale(&rules) * (actuals.len() as f64).sqrt();
+                    let root = ((actuals.len() + worth) as f64).sqrt();
+                    let envelope = 1.5 * scale(&rules) * root;
                     let over = (paid - best(&rules, &actuals)) / envelope;
                     worst = worst.max(over);
                     if over > 1.0 || over.is_nan() {

@@ -53,8 +53,8 @@ pub(crate) struct Written {
     memory: f64,
     r: f64,
     t: f64,
-    /// Cumulative losses: of the predictions, of the learner.
-    sums: (f64, f64),
+    /// How much more the predictions have cost than the learner.
+    behind: f64,
     gap: f64,
     judged: f64,
 }
@@ -70,8 +70,8 @@ impl Written {
         let forgets = rules.memory().filter(|_| twist != Twist::NeverForgets);
         let memory = forgets.map_or(f64::INFINITY, |memory| f64::from(memory.get()));
         let r = min + start * (max - min);
-        let (sums, gap) = ((0.0, 0.0), 0.0);
-        Self { twist, hold, overrun, min, max, memory, r, t: 0.0, sums, gap, judged: 0.0 }
+        let (behind, gap) = (0.0, 0.0);
+        Self { twist, hold, overrun, min, max, memory, r, t: 0.0, behind, gap, judged: 0.0 }
     }
 
     fn loss(&self, r: f64, c: f64) -> f64 {
@@ -102,27 +102,23 @@ impl Written {
     }
 
     fn judge(&mut self, p: f64, c: f64) {
-        let mut losses = (self.loss(p, c), self.loss(self.r, c));
-        if (losses.0 - losses.1).abs() < 1e-9 {
-            losses.0 = losses.1;
-        }
-        let w = self.trust();
-        let mean = w * losses.0 + (1.0 - w) * losses.1;
+        // Both losses less the learner's, which changes nothing but the rounding.
+        let more = self.loss(p, c) - self.loss(self.r, c);
+        let more = if more.abs() < 1e-9 { 0.0 } else { more };
         let mixed = if self.gap > 0.0 {
             let rate = std::f64::consts::LN_2 / self.gap;
-            let best = losses.0.min(losses.1);
-            let of = |loss: f64| (-rate * (loss - best)).exp();
-            best - (w * of(losses.0) + (1.0 - w) * of(losses.1)).ln() / rate
+            // −ln(exp(−η · behind) + exp(0)) / η
+            let of =
+                |behind: f64| behind.min(0.0) - (1.0 + (-rate * behind.abs()).exp()).ln() / rate;
+            of(self.behind + more) - of(self.behind)
         } else {
-            losses.0.min(losses.1)
+            more.min(0.0)
         };
-        // Where the weight is so small that it is zero, the logarithm is not one.
-        let cost = mean - mixed;
-        self.gap += if cost.is_finite() { cost.max(0.0) } else { 0.0 };
-        self.sums = (self.sums.0 + losses.0, self.sums.1 + losses.1);
+        self.gap += (self.trust() * more - mixed).max(0.0);
+        self.behind += more;
         self.judged += 1.0;
         if self.judged >= self.memory && self.twist != Twist::HedgeNeverForgets {
-            (self.sums, self.gap, self.judged) = ((0.0, 0.0), 0.0, 0.0);
+            (self.behind, self.gap, self.judged) = (0.0, 0.0, 0.0);
         }
     }
 }
@@ -166,7 +162,6 @@ impl Estimate for Written {
     }
 
     fn trust(&self) -> f64 {
-        let behind = self.sums.0 - self.sums.1;
         if self.gap <= 0.0 || self.twist == Twist::HedgeIgnored {
             return 0.5;
         }
@@ -177,6 +172,6 @@ impl Estimate for Written {
             Twist::HedgeDull => rate / 1_000.0,
             _ => rate,
         };
-        1.0 / (1.0 + (rate * behind).exp())
+        1.0 / (1.0 + (rate * self.behind).exp())
     }
 }
