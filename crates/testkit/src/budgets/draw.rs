@@ -43,6 +43,8 @@ struct Drawn {
     leases: Vec<LeaseKey>,
     /// Many leases, most of them open: more than a denial looks at.
     is_crowded: bool,
+    /// Little is reserved, and very much is produced: debt up to the most that is remembered.
+    is_owing: bool,
     /// How long leases live, about.
     ttl: u64,
     now: u64,
@@ -63,12 +65,15 @@ struct Known {
 
 impl Drawn {
     fn new(rng: &mut Rng, number: usize) -> Self {
-        let is_crowded = rng.u8(..24) == 0;
+        let (is_crowded, is_owing) = (number % 16 == 3, number % 16 == 7);
         let count = if is_crowded { rng.usize(1..3) } else { rng.usize(1..=4) };
         let (mut scale, mut limit_max) = (scale(rng), limit_max(rng));
         if is_crowded {
-            // Enough for all, in windows that last longer than they do.
-            (scale, limit_max) = (DAY, rng.u64(100..3_000));
+            limit_max = rng.u64(100..3_000);
+        }
+        if is_crowded || is_owing {
+            // Windows that last longer than the leases.
+            scale = DAY;
         }
         let mut accounts: Vec<Known> = Vec::new();
         while accounts.len() < count {
@@ -87,13 +92,13 @@ impl Drawn {
             1 => spread(rng, 2 * Budget::TTL_MAX.us()),
             2 => Budget::TTL_MAX.us(),
             // In a crowd, so that most are open at once.
-            _ if is_crowded => spread(rng, 1_000_000_000),
+            _ if is_crowded || is_owing => spread(rng, 1_000_000_000),
             _ => spread(rng, 3 * scale.min(Budget::TTL_MAX.us())),
         };
-        let few = rng.usize(1..12);
+        let few = rng.usize(if is_owing { 6..12 } else { 1..12 });
         let leases = leases(rng, if is_crowded { CROWD } else { few });
         let now = base(rng);
-        Self { accounts, pure: Pure::default(), leases, is_crowded, ttl, now, last: None }
+        Self { accounts, pure: Pure::default(), leases, is_crowded, is_owing, ttl, now, last: None }
     }
 
     fn next(&mut self, rng: &mut Rng) -> Step {
@@ -156,7 +161,9 @@ impl Drawn {
         let drawn = rng.u8(..32);
         match drawn {
             0..=1 => Act::Look,
-            2..=20 if self.is_crowded => reserve,
+            2..=24 if self.is_crowded => reserve,
+            2..=14 if self.is_owing => reserve,
+            15..=27 if self.is_owing => Act::Settle(lease),
             2..=8 => Act::Debit(None),
             9..=16 => Act::Debit(Some(lease)),
             17..=25 => reserve,
@@ -176,12 +183,21 @@ impl Drawn {
         let left = left.max(0).unsigned_abs();
         let lease = act.lease().and_then(|lease| account?.lease(lease));
         let (unspent, debited) = lease.map_or((0, 0), |lease| (lease.unspent, lease.debited));
+        let is_settled = matches!(act, Act::Settle(_));
         let units = match rng.u8(..32) {
+            10..=31 if self.is_owing => {
+                if is_settled {
+                    Budget::UNITS_MAX
+                } else {
+                    rng.u64(0..2)
+                }
+            }
             0..=1 => 0,
             2..=8 => 1,
-            9..=12 if self.is_crowded => limit / 90,
+            // More than 64 of them fit, and what 64 give back is not enough.
+            9..=28 if self.is_crowded && !is_settled => limit / 90,
+            29 if self.is_crowded => limit,
             9..=12 => rng.u64(0..=limit.min(8)),
-            13 if self.is_crowded => left,
             13..=14 => rng.u64(0..=limit),
             15..=16 => left,
             17 => left + 1,
@@ -206,9 +222,9 @@ impl Drawn {
         let (now, end) = (self.now, self.end(rng));
         let place = rng.usize(..self.accounts.len());
         let window = self.accounts[place].budget.cadence().shortest().us();
-        let stay = if self.is_crowded { 16 } else { 10 };
-        let to = match rng.u8(..40) {
-            place if place < stay => now,
+        let stays = (self.is_crowded || self.is_owing) && rng.u8(..16) > 0;
+        let to = match rng.u8(if stays { 0..16 } else { 0..40 }) {
+            0..=9 => now,
             10..=16 => now + rng.u64(1..5),
             17..=20 => end.max(now),
             21..=22 => end.saturating_sub(1).max(now),
@@ -364,5 +380,5 @@ const POLICIES: [&str; 6] = ["tokens#", "Tokens#", "tokens#:", "{tokens#}", "tok
 const KEYS: [&[u8]; 8] = [b"", b"a", b"A", b"a:", b"a\0", b"\xff{a}", b"{a}", "\u{e9}".as_bytes()];
 
 const STEPS: usize = 60;
-const CROWDED_STEPS: usize = 400;
+const CROWDED_STEPS: usize = 250;
 const CROWD: usize = 300;
