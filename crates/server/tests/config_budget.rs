@@ -87,82 +87,84 @@ fn a_share_of_a_budget_is_what_goes_on_alone() {
 
 #[test]
 fn what_is_wrong_is_said_at_its_place() {
-    for (spec, said) in [
-        (
-            "{ tokenBudget: { windowMs: 1000 } }",
-            "f:2:8: limiters.p.tokenBudget.budget: missing; tokenBudget needs it, e.g. budget: \
-             100000",
-        ),
-        (
-            "{ tokenBudget: { budget: 5 } }",
-            "f:2:8: limiters.p.tokenBudget.windowMs: missing; tokenBudget needs it, e.g. \
-             windowMs: 60000",
-        ),
-        (
-            "{ tokenBudget: 5 }",
-            "f:2:21: limiters.p.tokenBudget: a single value where a map belongs; write \
-             tokenBudget: { budget: 100000, windowMs: 60000 }",
-        ),
-        (
-            "{ tokenBudget: { bugdet: 5, budget: 5, period: 1m } }",
-            "f:2:23: limiters.p.tokenBudget.bugdet: unknown key; did you mean `budget`?",
-        ),
-        (
-            "{ tokenBudget: { budget: 0, period: 1m } }",
-            "f:2:31: limiters.p.tokenBudget.budget: budget must be more than zero",
-        ),
-        (
-            "{ tokenBudget: { budget: 1125899906842624, period: 1m } }",
-            "f:2:31: limiters.p.tokenBudget.budget: budget is too large to stay exact: \
-             1125899906842624 given; the largest that fits beside the other parameters is \
-             1125899906842623",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m }, limit: 5 }",
-            "f:2:55: limiters.p.limit: does not apply beside tokenBudget; beside it a policy has \
-             prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m }, fleetBudget: { budget: 5, period: 1m } }",
-            "f:2:3: limiters.p.tokenBudget: does not go with fleetBudget; keep one",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, windows: { a: { budget: 5, period: 1m } } } }",
-            "f:2:31: limiters.p.tokenBudget.budget: does not go with windows, which have their own",
-        ),
-        (
-            "{ tokenBudget: { windows: { a: { budget: 5, period: 1m }, b: { budget: 6, \
-             period: 60s } } } }",
-            "f:2:8: limiters.p.tokenBudget: budget must differ in its windows from every other \
-             budget of its policy",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m, offsetMinutes: 3 } }",
-            "f:2:61: limiters.p.tokenBudget.offsetMinutes: does not go with this resetCadence",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m, reserve: 6 } }",
-            "f:2:55: limiters.p.tokenBudget.reserve: 6 never fits a budget of 5",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m, reserve: most } }",
-            "f:2:55: limiters.p.tokenBudget.reserve: \"most\" is neither learned nor a number",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m, overrun: 6 } }",
-            "f:2:55: limiters.p.tokenBudget.overrun: only applies to reserve: learned",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m, reserve: learned, reserveMax: 6 } }",
-            "f:2:76: limiters.p.tokenBudget.reserveMax: reserveMin must be at most reserveMax, \
-             and that at most the smallest budget, 5",
-        ),
-        (
-            "{ tokenBudget: { budget: 5, period: 1m, leaseTtl: 2h } }",
-            "f:2:56: limiters.p.tokenBudget.leaseTtl: \"2h\" is out of range; write one from \
-             100ms to 1h",
-        ),
-    ] {
-        assert_eq!(complaint(spec), said, "{spec}");
+    for (spec, said) in WRONG {
+        assert_eq!(complaint(spec), *said, "{spec}");
     }
 }
+
+const WRONG: &[(&str, &str)] = &[
+    (
+        "{ tokenBudget: { windowMs: 1000 } }",
+        "f:2:8: limiters.p.tokenBudget.budget: missing; tokenBudget needs it, e.g. budget: \
+             100000",
+    ),
+    (
+        "{ tokenBudget: { budget: 5 } }",
+        "f:2:8: limiters.p.tokenBudget.windowMs: missing; tokenBudget needs it, e.g. \
+             windowMs: 60000",
+    ),
+    (
+        "{ tokenBudget: 5 }",
+        "f:2:21: limiters.p.tokenBudget: a single value where a map belongs; write \
+             tokenBudget: { budget: 100000, windowMs: 60000 }",
+    ),
+    (
+        "{ tokenBudget: { bugdet: 5, budget: 5, period: 1m } }",
+        "f:2:23: limiters.p.tokenBudget.bugdet: unknown key; did you mean `budget`?",
+    ),
+    (
+        "{ tokenBudget: { budget: 0, period: 1m } }",
+        "f:2:31: limiters.p.tokenBudget.budget: budget must be more than zero",
+    ),
+    (
+        "{ tokenBudget: { budget: 1125899906842624, period: 1m } }",
+        "f:2:31: limiters.p.tokenBudget.budget: budget is too large to stay exact: \
+             1125899906842624 given; the largest that fits beside the other parameters is \
+             1125899906842623",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m }, limit: 5 }",
+        "f:2:55: limiters.p.limit: does not apply beside tokenBudget; beside it a policy has \
+             prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m }, fleetBudget: { budget: 5, period: 1m } }",
+        "f:2:3: limiters.p.tokenBudget: does not go with fleetBudget; keep one",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, windows: { a: { budget: 5, period: 1m } } } }",
+        "f:2:31: limiters.p.tokenBudget.budget: does not go with windows, which have their own",
+    ),
+    (
+        "{ tokenBudget: { windows: { a: { budget: 5, period: 1m }, b: { budget: 6, \
+             period: 60s } } } }",
+        "f:2:8: limiters.p.tokenBudget: budget must differ in its windows from every other \
+             budget of its policy",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, offsetMinutes: 3 } }",
+        "f:2:61: limiters.p.tokenBudget.offsetMinutes: does not go with this resetCadence",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, reserve: 6 } }",
+        "f:2:55: limiters.p.tokenBudget.reserve: 6 never fits a budget of 5",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, reserve: most } }",
+        "f:2:55: limiters.p.tokenBudget.reserve: \"most\" is neither learned nor a number",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, overrun: 6 } }",
+        "f:2:55: limiters.p.tokenBudget.overrun: only applies to reserve: learned",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, reserve: learned, reserveMax: 6 } }",
+        "f:2:76: limiters.p.tokenBudget.reserveMax: reserveMin must be at most reserveMax, \
+             and that at most the smallest budget, 5",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, leaseTtl: 2h } }",
+        "f:2:56: limiters.p.tokenBudget.leaseTtl: \"2h\" is out of range; write one from \
+             100ms to 1h",
+    ),
+];
