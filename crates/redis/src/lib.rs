@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod budget;
 mod builder;
 mod carry;
 mod cluster;
