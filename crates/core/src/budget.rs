@@ -103,14 +103,15 @@ impl Budget {
     /// If that is not enough, the wait ends with the last of them.
     pub const LOOK_AHEAD: usize = 64;
 
-    /// So many units in each window.
+    /// So many units in each window. Cadences that have the same windows become the same, so that
+    /// they are one account.
     ///
     /// # Errors
     /// Zeroes, numbers that cannot be kept exact, and offsets that no place has.
     pub fn new(limit: u64, cadence: Cadence) -> Result<Self, Invalid> {
         let limit = within(Parameter::Budget, limit, Self::UNITS_MAX)?;
         let (open_max, ended_max) = (Self::OPEN_MAX, Self::ENDED_MAX);
-        let cadence = cadence.checked()?;
+        let cadence = cadence.checked()?.reduced();
         Ok(Self { limit, cadence, debt: Debt::Carry, soft: limit / 20, open_max, ended_max })
     }
 
