@@ -21,7 +21,7 @@
 //! reservation, and a settlement says that it is unknown.
 //!
 //! # Proven by
-//! `tests/budgets.rs`, with scripts that are nearly right.
+//! `tests/budgets.rs` and `tests/kept_budgets.rs`, with scripts that are nearly right.
 
 use admittance::budget::{
     Accounts, Act, Answered, Booked, Budget, Charge, Debt, Entry, Found, Settled, Settlement,
