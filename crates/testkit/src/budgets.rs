@@ -1,20 +1,26 @@
 //! Accounts of budgets: wherever they live, held to the pure step.
 //!
-//! Implement [`Budgets`] for an executor and run [`accounts_equal_core`].
+//! Implement [`Budgets`] for an executor and run [`accounts_equal_core`], [`accounts_are_atomic`],
+//! [`accounts_charge_all_or_none`] and [`accounts_are_apart`].
 //!
 //! # Guarantee
 //! An executor that passes answers what core's step answers, in every field of every answer, at
-//! its own instants.
+//! its own instants; atomically, so that racing callers spend what the limit says; over several
+//! accounts all or nothing; and no account has anything to do with another.
 //!
 //! # Proven by
-//! `tests/budgets.rs`: the accounts in memory pass, and one that is flawed does not.
+//! `tests/budgets.rs`: the accounts in memory pass, and each of many flawed ones does not.
 
+mod apart;
 mod draw;
 mod pure;
+mod races;
 
 use admittance::budget::{Accounts, Booked, Entry};
 use admittance::{Micros, StoreError};
 
+pub use self::apart::{accounts_are_apart, accounts_charge_all_or_none};
+pub use self::races::accounts_are_atomic;
 use crate::block_on;
 use crate::departure::{Departure, Promise};
 use crate::timeline::{generator, long};

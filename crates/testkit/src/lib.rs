@@ -63,7 +63,10 @@ mod violation;
 
 use admittance::{Applied, Micros, Op, Store, StoreError};
 
-pub use budgets::{Budgets, TimedEntry, accounts_equal_core};
+pub use budgets::{
+    Budgets, TimedEntry, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
+    accounts_equal_core,
+};
 pub use changed::keeps_what_was_spent_when_a_limit_changes;
 pub use contracts::{
     denials_are_free, expires_when_idle_and_not_before, isolates_keys, isolates_policies,

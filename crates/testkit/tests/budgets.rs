@@ -9,7 +9,10 @@ use admittance::budget::{
 };
 use admittance::{Cadence, Clock, ManualClock, Micros, StoreError};
 use admittance_core::budget;
-use admittance_testkit::{Budgets, accounts_equal_core, block_on};
+use admittance_testkit::{
+    Budgets, Departure, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
+    accounts_equal_core, block_on,
+};
 
 struct InProcess(ManualClock);
 
@@ -25,9 +28,17 @@ impl Budgets for InProcess {
     }
 }
 
+/// Every promise.
+async fn hold<B: Budgets>(budgets: &B) -> Result<(), Departure> {
+    accounts_are_apart(budgets).await?;
+    accounts_charge_all_or_none(budgets).await?;
+    accounts_are_atomic(budgets).await?;
+    accounts_equal_core(budgets).await
+}
+
 #[test]
-fn the_accounts_in_memory_equal_core() {
-    block_on(accounts_equal_core(&InProcess(ManualClock::default()))).unwrap();
+fn the_accounts_in_memory_hold_every_promise() {
+    block_on(hold(&InProcess(ManualClock::default()))).unwrap();
 }
 
 /// Accounts that are forgotten as soon as they may be, and before each entry once more.
@@ -83,6 +94,6 @@ impl Accounts for Kept {
 }
 
 #[test]
-fn accounts_that_forget_what_is_idle_equal_core() {
-    block_on(accounts_equal_core(&Forgetful(ManualClock::default()))).unwrap();
+fn accounts_that_forget_what_is_idle_hold_every_promise() {
+    block_on(hold(&Forgetful(ManualClock::default()))).unwrap();
 }
