@@ -17,6 +17,28 @@ local DEBT_MAX, DEBITED_MAX, CIVIL_WINDOWS_MAX = 2251799813685247, 4503599627370
 local SLACK, CHUNK = 60000000, 1000
 local act, lease, ttl = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
+-- The ordinary case first, without all that the others need: a plain debit of one account which is
+-- in its window, owes nothing, has something left and nothing due.
+if #KEYS == 3 and act == DEBIT and lease == '' then
+  local head = try('HGET', KEYS[1], 'a')
+  if type(head) == 'string' and #head == HEAD_SIZE then
+    local index, spent, reserved, debt, due, last, kept, open, ended = take(HEAD, head)
+    local units, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
+    local p, first, second = { kind = tonumber(ARGV[7]) }, tonumber(ARGV[8]), tonumber(ARGV[9])
+    p.period, p.phase, p.offset, p.shift = first, second, first, second
+    if debt == 0 and spent + reserved < limit and now < due and index == index_of(p)
+      and ended <= tonumber(ARGV[12]) then
+      local finish = end_of(p, index)
+      if kept >= finish or not is_real then
+        spent = spent + units
+        call('HSET', KEYS[1], 'a',
+          pack(HEAD, index, spent, reserved, debt, due, last, kept, open, ended))
+        return { now, ADMIT, finish, 0, spent, reserved, 0, open, finish, NONE, 0, 0 }
+      end
+    end
+  end
+end
+
 local function instant(at) return format('%.0f', at) end
 
 -- What is known of a lease; nothing if there is none, false if it is not readable.

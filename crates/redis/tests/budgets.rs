@@ -11,12 +11,20 @@ use admittance::budget::{Accounts, Act, Budget, Charge, Entry, LeaseKey};
 use admittance::{Cadence, Micros, Span};
 use admittance_redis::{RedisStore, script_texts};
 use admittance_testkit::servers::{RedisCluster, RedisServer};
-use admittance_testkit::{Budgets, accounts_equal_core};
+use admittance_testkit::{
+    Budgets, Departure, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
+    accounts_equal_core,
+};
 use support::{InOneSlot, Seam, cluster_url, runtime};
 use tokio::task::JoinSet;
 
 fn hold<B: Budgets>(budgets: &B) {
-    let held = budgets.wait(async { accounts_equal_core(budgets).await });
+    let held: Result<(), Departure> = runtime().block_on(async {
+        accounts_are_atomic(budgets).await?;
+        accounts_charge_all_or_none(budgets).await?;
+        accounts_are_apart(budgets).await?;
+        accounts_equal_core(budgets).await
+    });
     held.unwrap();
 }
 
@@ -59,20 +67,24 @@ const NEARLY: &[(&str, &str)] = &[
     ("if_left(a, a.units > 1 and a.units or 1)", "if_left(a, 1)"),
     ("if_left(a, a.units > 1 and a.units or 1)", "if_left(a, a.units)"),
     ("if need > a.limit then return NEVER end", ""),
+    // The ordinary case taken for one that it is not.
+    ("if debt == 0 and spent + reserved < limit", "if spent + reserved < limit"),
+    ("if debt == 0 and spent + reserved < limit", "if debt == 0 and spent < limit"),
+    ("if debt == 0 and spent + reserved < limit", "if debt == 0 and spent + reserved <= limit"),
+    ("and now < due and index == index_of(p)", "and index == index_of(p)"),
+    ("and now < due and index == index_of(p)", "and now < due and index <= index_of(p)"),
     // Waits: of the windows' end only, of a lease that ends with the window, of another window's,
     // that look too far or not far enough, and that leave out who pays the debt.
     ("  if a.open > 0 then\n    local first", "  if false then\n    local first"),
     ("if ends >= a.finish then break end", "if ends > a.finish then break end"),
     ("if ends >= a.finish then break end", ""),
     ("      if l and l.window == a.index then\n        left", "      if l then\n        left"),
-    (" or i == LOOK_AHEAD then", " then"),
-    ("LOOK_AHEAD = 600000000, 64", "LOOK_AHEAD = 600000000, 65"),
     ("debt_after(a, reserved), a.limit - need", "debt_after(a, a.reserved), a.limit - need"),
     ("debt_after(a, reserved), a.limit - need", "debt_after(a, reserved), a.limit"),
     ("return at > now and at - now or 0", "return at - now"),
     // The end of leases: a tick early, a tick late, twice given back, never, to another window;
     // in the order of their digits.
-    ("if now >= a.due or a.ended", "if now > a.due or a.ended"),
+    ("if (now >= a.due or", "if (now > a.due or"),
     ("(now >= a.due or a.ended > a.ended_max) and", "now >= a.due and"),
     ("'-inf', now_text, 'WITHSCORES')", "'-inf', instant(now - 1), 'WITHSCORES')"),
     (
@@ -227,8 +239,9 @@ fn race(url: &str) {
             let exact = served(url, &format!("one{place}"), 1, estimate).await;
             assert_eq!(exact, LIMIT, "token by token, {estimate:?} reserved");
             let coarse = served(url, &format!("some{place}"), 7, estimate).await;
-            let most = LIMIT + 6;
-            assert!((LIMIT..=most).contains(&coarse), "{coarse} by sevens, {estimate:?} reserved");
+            // What is left of a reservation may be less than seven, and nobody else's.
+            let is_right = coarse <= LIMIT + 6 && coarse >= LIMIT - 6 * STREAMS;
+            assert!(is_right, "{coarse} by sevens, {estimate:?} reserved");
         }
     });
 }

@@ -166,15 +166,16 @@ impl Budgets for InOneSlot {
     type Accounts = RedisStore;
 
     async fn fresh(&self) -> RedisStore {
-        let mut builder = self.0.0.builder().manual_clock(Micros::ZERO);
-        for number in 0..10 * self.0.0.timelines {
-            for policy in ["tokens#", "Tokens#", "tokens#:", "{tokens#}", "tokens# ", "%7B#"] {
-                let options =
-                    PolicyOptions { hash_tag: Some("one".into()), ..PolicyOptions::default() };
-                builder = builder.policy(policy.replace('#', &number.to_string()), options);
-            }
-        }
-        builder.build().unwrap()
+        let names = ["tokens#", "Tokens#", "tokens#:", "{tokens#}", "tokens# ", "%7B#"];
+        let numbers = (0..10 * self.0.0.timelines).map(|number| number.to_string());
+        let drawn = numbers.flat_map(|number| names.map(|name| name.replace('#', &number)));
+        let policies = drawn.chain(["all", "no", "raced"].map(String::from));
+        let builder = self.0.0.builder().manual_clock(Micros::ZERO);
+        let tagged = policies.fold(builder, |builder, policy| {
+            let hash_tag = Some("one".to_owned());
+            builder.policy(policy, PolicyOptions { hash_tag, ..PolicyOptions::default() })
+        });
+        tagged.build().unwrap()
     }
 
     async fn set_clock(&self, accounts: &RedisStore, now: Micros) {
