@@ -312,6 +312,10 @@ fn steady_work_costs_little_more_than_the_best_fixed_reservation_if_the_range_is
     holds(checks::near_the_best_fixed(&wide, Learned::new));
     let wide = [(1, 1_000, 1.2), (8, 1_000, 1.2), (32, 1_000, 1.2), (128, 1_000, 1.3)];
     holds(checks::near_the_best_fixed(&wide, looking_back));
+    let both =
+        |rules: ReserveRules| looking_back(rules.remembering(NonZeroU32::new(1_000).unwrap()));
+    let wide = [(1, 10_000, 1.2), (8, 10_000, 1.2), (32, 10_000, 1.2), (128, 10_000, 1.3)];
+    holds(checks::near_the_best_fixed(&wide, both));
     let textbook = checks::near_the_best_fixed(&wide, Predicted::new);
     println!("without looking back: {}", textbook.expect_err("its steps are too long"));
 }
@@ -340,6 +344,13 @@ fn an_old_learner_with_a_memory_follows_a_shift_as_fast_as_a_young_one() {
         holds(checks::follows_within(age, 150, &mut remembering(1_000)(rules)));
     }
     holds(checks::follows_within(100_000, 2_000, &mut Learned::new(rules)));
+    // What looks back must first win back what the learner was better by.
+    holds(checks::follows_within(100_000, 2_000, &mut looking_back(rules)));
+    let memory = NonZeroU32::new(1_000).unwrap();
+    for age in [1_000, 1_500, 100_000, 100_500] {
+        let mut both = looking_back(rules.remembering(memory));
+        holds(checks::follows_within(age, 150, &mut both));
+    }
     let textbook = checks::follows_within(100_000, 150, &mut Learned::new(rules));
     println!("without a memory: {}", textbook.expect_err("the steps are short by then"));
 }
