@@ -21,7 +21,7 @@
 //! 1.06 times; where it is 128 times the quantile, 5.2 times and 2.1 times. Rules that
 //! [look back](ReserveRules::looking_back) weigh the quantile of the last 64 samples against the
 //! learner, by Hedge too: 1.07 times and 1.25 times for the first 1,000. With a memory of 1,000 as
-//! well, it was 1.05 times at most for the first 10,000, in any of these ranges. Only [`Predicted`]
+//! well, it was 1.06 times at most for the first 10,000, in any of these ranges. Only [`Predicted`]
 //! and [`Sizes`] look back.
 //!
 //! # Work that was stopped
