@@ -66,7 +66,7 @@ fn windows_may_be_several_and_civil() {
 #[test]
 fn how_much_to_reserve_can_be_learned() {
     let read = cost("{ tokenBudget: { budget: 100000, period: 1m, reserve: learned } }");
-    let expected = ReserveConfig::Learned { hold: 1, overrun: 4, min: 1, max: 4_096 };
+    let expected = ReserveConfig::Learned { hold: 1, overrun: 9, min: 1, max: 4_096 };
     assert_eq!(read.reserve, expected);
     let read = cost(
         "{ tokenBudget: { budget: 50, period: 1m, reserve: learned, hold: 2, overrun: 9,

@@ -126,7 +126,7 @@ impl Reader<'_, '_> {
         match entry.key.as_str() {
             "maxKeys" => whole(&mut read.max_keys, "maxKeys: 100000"),
             "hold" => whole(&mut read.hold, "hold: 1"),
-            "overrun" => whole(&mut read.overrun, "overrun: 4"),
+            "overrun" => whole(&mut read.overrun, "overrun: 9"),
             "reserveMin" => whole(&mut read.reserve_min, "reserveMin: 16"),
             "reserveMax" => whole(&mut read.reserve_max, "reserveMax: 4096"),
             "reserve" => read.reserve = self.value(entry, path, "reserve: learned", reserve),
@@ -524,6 +524,6 @@ const BESIDE: &[&str] = &[
 ];
 const EXAMPLE: &str = "{ budget: 100000, windowMs: 60000 }";
 const WINDOWS_EXAMPLE: &str = "{ minute: { budget: 100000, period: 1m } }";
-const OVERRUN_DEFAULT: u64 = 4;
+const OVERRUN_DEFAULT: u64 = 9;
 const WEIGHT_MAX: u64 = 1_000;
 const RESERVE_MAX_DEFAULT: u64 = 4_096;

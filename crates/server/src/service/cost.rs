@@ -1,6 +1,7 @@
 //! The cost axis: reserve, debit, settle, over the accounts of one policy or of several.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -105,6 +106,8 @@ impl Costed {
             ReserveConfig::Units(_) => None,
             ReserveConfig::Learned { hold, overrun, min, max } => {
                 let rules = ReserveRules::new(Weights { hold, overrun }, min..=max);
+                // Lengths are often far below the most there may be, and they drift.
+                let rules = rules.map(|rules| rules.looking_back().remembering(REMEMBERED));
                 let sizes = rules.and_then(|rules| Sizes::new(rules, Sizes::CLASSES));
                 Some(Mutex::new(sizes.expect("the reader has built it once")))
             }
@@ -365,3 +368,6 @@ impl fmt::Debug for Costed {
         f.debug_struct("Costed").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+/// How many settlements a learned size goes back on, about.
+const REMEMBERED: NonZeroU32 = NonZeroU32::new(1_000).expect("not zero");
