@@ -1,14 +1,19 @@
-//! Accounts in this process: bounded, and exact under races.
+//! Accounts in this process and the meter over them: bounded, exact under races, and nothing that
+//! was reserved stays so when its work has ended.
 #![cfg(feature = "tokio")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../testkit/src/timeline.rs"]
 mod timeline;
 
+#[path = "budget/ends.rs"]
+mod ends;
 #[path = "budget/entries.rs"]
 mod entries;
 #[path = "budget/flood.rs"]
 mod flood;
+#[path = "budget/prices.rs"]
+mod prices;
 #[path = "budget/race.rs"]
 mod race;
 
