@@ -157,6 +157,11 @@ impl Secret {
         Self(SeedableRandomState::with_seed(*OWN.get_or_init(draw), shared))
     }
 
+    /// For a map of the standard library whose keys callers choose.
+    pub(crate) fn hasher(&self) -> SecretHasher {
+        self.0.clone()
+    }
+
     #[inline]
     pub(crate) fn hash<K: Key + ?Sized>(&self, key: &K) -> Fingerprint {
         let mut hasher = self.0.build_hasher();
@@ -164,3 +169,6 @@ impl Secret {
         Fingerprint::new(hasher.finish())
     }
 }
+
+/// Hashes under the secret of this process.
+pub(crate) type SecretHasher = SeedableRandomState;

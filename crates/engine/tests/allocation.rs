@@ -240,3 +240,36 @@ fn a_permit_allocates_nothing_whichever_way_it_ends() {
         assert!(allocations(|| drop(Box::new(gate.acquire().unwrap()))) > 0);
     }
 }
+
+#[test]
+fn a_debit_of_a_known_key_allocates_nothing() {
+    use admittance::Cadence;
+    use admittance::budget::{Act, Budget, Charge, Entry, MemoryAccounts};
+
+    let clock = clock();
+    let accounts = MemoryAccounts::new(clock.clone());
+    let budget = Budget::new(5_000, Cadence::every(Span::from_secs(60))).unwrap();
+    let keys: Vec<String> = (0..100).map(|key| format!("key-{key}")).collect();
+    let charge = |key| Charge { policy: "tokens", budget: &budget, key, units: 1 };
+    let debits = || {
+        for _ in 0..100 {
+            for key in &keys {
+                let _ = accounts.debit_now(&charge(key.as_bytes()), None).unwrap();
+            }
+        }
+    };
+    debits();
+    // Denials, and the windows after them, included.
+    for _ in 0..60 {
+        assert_eq!(allocations(debits), 0);
+    }
+    clock.advance(Span::from_secs(60));
+    assert_eq!(allocations(debits), 0);
+    // The same lines see what an entry costs.
+    let entry = || {
+        let charges = [charge(b"key-1")];
+        let entry = Entry { charges: &charges, act: Act::Debit(None) };
+        let _ = accounts.book_now(entry).unwrap();
+    };
+    assert!(allocations(entry) > 0);
+}

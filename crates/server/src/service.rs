@@ -267,7 +267,7 @@ impl Service {
     }
 
     fn empty(config: &Config, clock: SharedClock, relay: Option<AnyFleet>) -> Self {
-        let mut here = MemoryAccounts::new(Arc::clone(&clock));
+        let mut here = MemoryAccounts::new(Arc::clone(&clock)).policies_max(config.policies.len());
         for policy in &config.policies {
             if let Some(cost) = &policy.cost {
                 here = here.max_keys_of(&policy.name, cost.max_keys);

@@ -4,13 +4,16 @@
 //! several accounts takes the locks it needs in order, and the clock is read under them: then no
 //! step is later than the one before it.
 
-use std::collections::HashMap;
+mod shard;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use admittance_core::budget::{self, Account, Answered, Budget, LeaseKey, Line, Together};
 use admittance_core::{Cadence, Micros};
 
+use self::shard::Shard;
 use super::{Accounts, Act, Booked, Charge, Entry};
 use crate::key::Secret;
 use crate::{Clock, StoreError};
@@ -18,11 +21,16 @@ use crate::{Clock, StoreError};
 /// The accounts of one process.
 ///
 /// # Guarantee
-/// Bounded: each policy keeps at most about [`max_keys`](Self::max_keys) accounts, a few percent
-/// more or less, since each shard keeps its part. When they are full, a new key takes the place of one that is
-/// idle or, of a few that are looked at, of the one with the least in use, those with open leases
-/// or debt last. Such a key can spend one budget more; [`AccountStats::evicted`] counts how often
-/// that was.
+/// - Bounded: at most [`policies_max`](Self::policies_max) policies, each of which keeps at most
+///   [`kept_max`](Self::kept_max) accounts: [`max_keys`](Self::max_keys) and a few percent, since
+///   each shard keeps its part. Of a few keys that is much more than was asked for, but never more
+///   than `m + 16·√(m + 16) + 15`, or 256.
+/// - What is the same as no account is not kept: looking at a key, settling what nobody reserved
+///   and a denial take nobody's place.
+/// - When a policy's part of a shard is full, a new key takes the place of one that is idle or, of
+///   a few that are looked at, of the one with the least in use. One with open leases or debt goes
+///   only if that part has no other; one of the same entry never. A key that was forgotten can
+///   spend one budget more; [`AccountStats::evicted`] counts how often that was.
 ///
 /// # Proven by
 /// `tests/budget.rs::a_flood_of_keys_…`.
@@ -30,6 +38,9 @@ pub struct MemoryAccounts<C> {
     clock: C,
     secret: Secret,
     shards: Box<[Mutex<Shard>]>,
+    /// The policies that have accounts. Locked last.
+    policies: Mutex<HashSet<Box<str>>>,
+    policies_max: usize,
     max_keys: u64,
     /// Of policies that say otherwise.
     max_keys_of: HashMap<Box<str>, u64>,
@@ -46,37 +57,23 @@ pub struct AccountStats {
     pub evicted: u64,
 }
 
-#[derive(Default)]
-struct Shard {
-    index: HashMap<Box<[u8]>, usize>,
-    slots: Vec<Slot>,
-    /// The slots of each policy.
-    members: HashMap<Box<str>, Vec<usize>>,
-    evicted: u64,
-    /// Steps through members, so that it is not always the same few that are looked at.
-    turn: usize,
-}
-
-struct Slot {
-    name: Box<[u8]>,
-    policy: Box<str>,
-    /// Its place among the policy's members.
-    place: usize,
-    budget: Budget,
-    account: Account,
-}
-
 impl<C: Clock> MemoryAccounts<C> {
     /// How many accounts each policy keeps if nobody says otherwise.
     pub const MAX_KEYS_DEFAULT: u64 = 100_000;
 
+    /// How many policies are kept if nobody says otherwise.
+    pub const POLICIES_MAX_DEFAULT: usize = 1_000;
+
     /// No accounts yet.
     #[must_use]
     pub fn new(clock: C) -> Self {
+        let secret = Secret::of_process();
         Self {
             clock,
-            secret: Secret::of_process(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(&secret))).collect(),
+            secret,
+            policies: Mutex::default(),
+            policies_max: Self::POLICIES_MAX_DEFAULT,
             max_keys: Self::MAX_KEYS_DEFAULT,
             max_keys_of: HashMap::new(),
             spent_since: None,
@@ -96,10 +93,29 @@ impl<C: Clock> MemoryAccounts<C> {
         self
     }
 
+    /// How many policies have accounts at most; at least one.
+    #[must_use]
+    pub fn policies_max(self, policies_max: usize) -> Self {
+        Self { policies_max: policies_max.max(1), ..self }
+    }
+
     /// The same, but every account has spent all in the window of `since`.
     #[must_use]
     pub fn spent_since(self, since: Micros) -> Self {
         Self { spent_since: Some(since), ..self }
+    }
+
+    /// The most accounts that a policy ever has, unless it [has its own](Self::max_keys_of) bound.
+    #[must_use]
+    pub fn kept_max(&self) -> u64 {
+        // A shard's part may be fewer than one entry needs at once.
+        let most = part_of(self.max_keys).max(Entry::CHARGES_MAX);
+        (most as u64).saturating_mul(SHARDS as u64)
+    }
+
+    /// What a shard keeps of a policy.
+    fn part_of(&self, policy: &str) -> usize {
+        part_of(self.max_keys_of.get(policy).copied().unwrap_or(self.max_keys))
     }
 
     /// How many accounts are kept.
@@ -108,8 +124,8 @@ impl<C: Clock> MemoryAccounts<C> {
         let mut stats = AccountStats::default();
         for shard in &self.shards {
             let shard = lock(shard);
-            stats.kept += shard.slots.len() as u64;
-            stats.evicted += shard.evicted;
+            stats.kept += shard.kept();
+            stats.evicted += shard.evicted();
         }
         stats
     }
@@ -117,46 +133,23 @@ impl<C: Clock> MemoryAccounts<C> {
     /// Books an entry at once.
     ///
     /// # Errors
-    /// As [`Entry::checked`]; nothing was booked.
+    /// As [`Entry::checked`], and [`StoreError::TooManyPolicies`]; nothing was booked.
     pub fn book_now(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
         entry.checked()?;
-        if let [charge] = entry.charges {
-            let (answered, at) = self.one(charge, entry.act);
-            return Ok(Booked { together: Together::of(vec![answered]), at });
+        match entry.charges {
+            [charge] => {
+                let (answered, at) = self.one(charge, entry.act)?;
+                Ok(Booked { together: Together::of(vec![answered]), at })
+            }
+            _ => self.several(entry),
         }
-        let names: Vec<Name> = entry.charges.iter().map(Name::of).collect();
-        let places: Vec<usize> = names.iter().map(|name| self.shard_of(name)).collect();
-        let mut order = places.clone();
-        order.sort_unstable();
-        order.dedup();
-        let mut held: Vec<MutexGuard<'_, Shard>> =
-            order.iter().map(|&place| lock(&self.shards[place])).collect();
-        let now = self.clock.precise();
-        let mut accounts: Vec<Account> = Vec::with_capacity(names.len());
-        let mut slots: Vec<(usize, usize)> = Vec::with_capacity(names.len());
-        let shards = places.iter().map(|place| order.partition_point(|other| other < place));
-        let shards: Vec<usize> = shards.collect();
-        // Room for all of them first: making it moves slots, and may take one that was just made.
-        for ((charge, name), &at) in entry.charges.iter().zip(&names).zip(&shards) {
-            held[at].slot(self, name, charge, Some(now));
-        }
-        for ((charge, name), &at) in entry.charges.iter().zip(&names).zip(&shards) {
-            let slot = held[at].slot(self, name, charge, None);
-            // Taken out while it is worked on: several may lie in one shard.
-            accounts.push(std::mem::take(&mut held[at].slots[slot].account));
-            slots.push((at, slot));
-        }
-        let together = step(entry, &mut accounts, now);
-        for (account, (at, slot)) in accounts.into_iter().zip(slots) {
-            held[at].slots[slot].account = account;
-        }
-        Ok(Booked { together, at: now })
     }
 
-    /// Debits one account at once: what [`book_now`](Self::book_now) does, without an allocation.
+    /// Debits one account at once: what [`book_now`](Self::book_now) does, without an allocation if
+    /// the account is there.
     ///
     /// # Errors
-    /// [`StoreError::CostTooLarge`].
+    /// [`StoreError::CostTooLarge`] and [`StoreError::TooManyPolicies`].
     pub fn debit_now(
         &self,
         charge: &Charge<'_>,
@@ -165,31 +158,118 @@ impl<C: Clock> MemoryAccounts<C> {
         if charge.units > Budget::UNITS_MAX {
             return Err(StoreError::CostTooLarge);
         }
-        Ok(self.one(charge, Act::Debit(lease)).0)
+        Ok(self.one(charge, Act::Debit(lease))?.0)
     }
 
-    fn one(&self, charge: &Charge<'_>, act: Act) -> (Answered, Micros) {
+    fn one(&self, charge: &Charge<'_>, act: Act) -> Result<(Answered, Micros), StoreError> {
         let name = Name::of(charge);
         let mut shard = lock(&self.shards[self.shard_of(&name)]);
         let now = self.clock.precise();
-        let slot = shard.slot(self, &name, charge, Some(now));
-        let (account, budget) = (&mut shard.slots[slot].account, charge.budget);
-        let answered = match act {
-            Act::Look => account.look(budget, now),
-            Act::Debit(lease) => account.debit(budget, lease, charge.units, now),
-            Act::Reserve { lease, ttl } => {
-                let reserve = budget::Reserve { lease, units: charge.units, ttl };
-                account.reserve(budget, reserve, now)
+        if let Some(slot) = shard.find(name.bytes()) {
+            let answered = step_one(shard.account(slot), charge, act, now);
+            shard.changed(slot, charge.budget, &answered.standing);
+            return Ok((answered, now));
+        }
+        if begins(act) && !shard.knows(charge.policy) {
+            self.note_policies(&[charge.policy])?;
+        }
+        let mut account = self.fresh(charge.budget);
+        let answered = step_one(&mut account, charge, act, now);
+        if begins(act) && account.idle_at(charge.budget) > now {
+            shard.begin_entry();
+            shard.keep(self.part_of(charge.policy), &name, charge, account, now);
+        }
+        Ok((answered, now))
+    }
+
+    fn several(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        let names: Vec<Name> = entry.charges.iter().map(Name::of).collect();
+        let places: Vec<usize> = names.iter().map(|name| self.shard_of(name)).collect();
+        let mut order = places.clone();
+        order.sort_unstable();
+        order.dedup();
+        let mut held: Vec<MutexGuard<'_, Shard>> =
+            order.iter().map(|&place| lock(&self.shards[place])).collect();
+        let now = self.clock.precise();
+        let held_at = places.iter().map(|place| order.partition_point(|other| other < place));
+        let held_at: Vec<usize> = held_at.collect();
+        let found = names.iter().zip(&held_at).map(|(name, &at)| held[at].find(name.bytes()));
+        let found: Vec<Option<usize>> = found.collect();
+        if begins(entry.act) {
+            let each = entry.charges.iter().zip(&found).zip(&held_at);
+            let is_new = |((charge, found), at): &((&Charge<'_>, &Option<usize>), &usize)| {
+                found.is_none() && !held[**at].knows(charge.policy)
+            };
+            let new: Vec<&str> = each.filter(is_new).map(|((new, _), _)| new.policy).collect();
+            self.note_policies(&new)?;
+        }
+        held.iter_mut().for_each(|shard| shard.begin_entry());
+        // Taken out while they are worked on: several may lie in one shard.
+        let each = entry.charges.iter().zip(&found).zip(&held_at);
+        let taken = each.map(|((charge, found), &at)| match *found {
+            Some(slot) => std::mem::take(held[at].account(slot)),
+            None => self.fresh(charge.budget),
+        });
+        let mut accounts: Vec<Account> = taken.collect();
+        let together = step(entry, &mut accounts, now);
+        // Back to where they were first: making room for the others moves slots.
+        let each = || entry.charges.iter().zip(&found).zip(&held_at).enumerate();
+        for (nth, ((charge, found), &at)) in each() {
+            let Some(slot) = *found else { continue };
+            *held[at].account(slot) = std::mem::take(&mut accounts[nth]);
+            held[at].changed(slot, charge.budget, &together.each[nth].standing);
+        }
+        for (nth, ((charge, found), &at)) in each() {
+            let account = std::mem::take(&mut accounts[nth]);
+            let is_kept = begins(entry.act) && account.idle_at(charge.budget) > now;
+            if found.is_none() && is_kept {
+                held[at].keep(self.part_of(charge.policy), &names[nth], charge, account, now);
             }
-            Act::Settle(lease) => account.settle(budget, lease, Some(charge.units), now),
-            Act::Abandon(lease) => account.settle(budget, lease, None, now),
-        };
-        (answered, now)
+        }
+        Ok(Booked { together, at: now })
+    }
+
+    /// What is known of a key that nothing is known of.
+    fn fresh(&self, budget: &Budget) -> Account {
+        self.spent_since.map_or_else(Account::default, |since| Account::spent_at(budget, since))
+    }
+
+    /// Makes these policies known, all of them or none.
+    #[cold]
+    fn note_policies(&self, new: &[&str]) -> Result<(), StoreError> {
+        let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+        let new: HashSet<&str> =
+            new.iter().copied().filter(|policy| !policies.contains(*policy)).collect();
+        if policies.len() + new.len() > self.policies_max && !new.is_empty() {
+            return Err(StoreError::TooManyPolicies { max: self.policies_max });
+        }
+        policies.extend(new.into_iter().map(Box::from));
+        Ok(())
     }
 
     fn shard_of(&self, name: &Name) -> usize {
-        // The high bits: the low ones find the place in the shard's map.
+        // The middle bits: the others find the place in the shard's map.
         usize::try_from(self.secret.hash(name.bytes()).get() >> 32).unwrap_or(0) % SHARDS
+    }
+}
+
+/// Whether an account can begin with it. A look and a settlement leave one that is not there as it
+/// is.
+const fn begins(act: Act) -> bool {
+    matches!(act, Act::Debit(_) | Act::Reserve { .. })
+}
+
+fn step_one(account: &mut Account, charge: &Charge<'_>, act: Act, now: Micros) -> Answered {
+    let budget = charge.budget;
+    match act {
+        Act::Look => account.look(budget, now),
+        Act::Debit(lease) => account.debit(budget, lease, charge.units, now),
+        Act::Reserve { lease, ttl } => {
+            let reserve = budget::Reserve { lease, units: charge.units, ttl };
+            account.reserve(budget, reserve, now)
+        }
+        Act::Settle(lease) => account.settle(budget, lease, Some(charge.units), now),
+        Act::Abandon(lease) => account.settle(budget, lease, None, now),
     }
 }
 
@@ -216,92 +296,6 @@ impl<C: Clock> Accounts for MemoryAccounts<C> {
 
     fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
         Some(self.book_now(entry))
-    }
-}
-
-impl Shard {
-    /// The account's slot, made if there is none; with an instant, in the place of another if the
-    /// policy has too many.
-    fn slot<C>(
-        &mut self,
-        accounts: &MemoryAccounts<C>,
-        name: &Name,
-        charge: &Charge<'_>,
-        make_room: Option<Micros>,
-    ) -> usize {
-        if let Some(&slot) = self.index.get(name.bytes()) {
-            self.slots[slot].budget = *charge.budget;
-            return slot;
-        }
-        let own = accounts.max_keys_of.get(charge.policy).copied();
-        let most = part_of(own.unwrap_or(accounts.max_keys));
-        let kept = self.members.get(charge.policy).map_or(0, Vec::len);
-        if let Some(now) = make_room.filter(|_| kept >= most) {
-            self.make_room(charge.policy, now);
-        }
-        let (policy, slot) = (charge.policy, self.slots.len());
-        if !self.members.contains_key(policy) {
-            self.members.insert(policy.into(), Vec::new());
-        }
-        let members = self.members.get_mut(policy).expect("it was put there");
-        let place = members.len();
-        members.push(slot);
-        let budget = *charge.budget;
-        let account = accounts.spent_since.map(|since| Account::spent_at(&budget, since));
-        let (name, account): (Box<[u8]>, _) = (name.bytes().into(), account.unwrap_or_default());
-        self.index.insert(name.clone(), slot);
-        self.slots.push(Slot { name, policy: policy.into(), place, budget, account });
-        slot
-    }
-
-    /// Forgets one account of a policy: an idle one, or the one with the least in use among a few.
-    fn make_room(&mut self, policy: &str, now: Micros) {
-        let Some(members) = self.members.get(policy) else { return };
-        let (start, count) = (self.turn, members.len());
-        let looked_at = (0..LOOKED_AT.min(count)).map(|step| members[(start + step) % count]);
-        let Some(victim) = looked_at.min_by_key(|&slot| self.slots[slot].worth(now)) else {
-            return;
-        };
-        self.turn = start.wrapping_add(LOOKED_AT);
-        self.evicted += u64::from(!self.slots[victim].is_idle(now));
-        self.remove(victim);
-    }
-
-    fn remove(&mut self, victim: usize) {
-        let gone = self.slots.swap_remove(victim);
-        self.index.remove(&gone.name);
-        let members = self.members.get_mut(&gone.policy).expect("each slot is a member");
-        members.swap_remove(gone.place);
-        if let Some(&moved) = members.get(gone.place) {
-            // The member that took its place may itself be the slot that has just moved.
-            let moved = if moved == self.slots.len() { victim } else { moved };
-            self.slots[moved].place = gone.place;
-        }
-        if let Some(slot) = self.slots.get(victim) {
-            self.index.insert(slot.name.clone(), victim);
-            let members = self.members.get_mut(&slot.policy).expect("each slot is a member");
-            members[slot.place] = victim;
-        }
-        if self.members.get(&gone.policy).is_some_and(Vec::is_empty) {
-            self.members.remove(&gone.policy);
-        }
-    }
-}
-
-impl Slot {
-    fn is_idle(&self, now: Micros) -> bool {
-        self.account.idle_at(&self.budget) <= now
-    }
-
-    /// How much would be lost by forgetting it.
-    fn worth(&self, now: Micros) -> (bool, bool, u64) {
-        if self.is_idle(now) {
-            return (false, false, 0);
-        }
-        let standing = self.account.standing(&self.budget);
-        let used = u128::from(standing.spent + standing.reserved) << 32;
-        let share = used / u128::from(self.budget.limit());
-        (true, standing.open > 0 || standing.debt > 0, u64::try_from(share).unwrap_or(u64::MAX))
     }
 }
 
@@ -372,6 +366,5 @@ impl<C: Clock> fmt::Debug for MemoryAccounts<C> {
 }
 
 const SHARDS: usize = 16;
-const LOOKED_AT: usize = 8;
 /// Names up to this long are put together without an allocation.
 const SHORT_MAX: usize = 256;

@@ -5,11 +5,11 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use admittance_core::budget::{Budget, Flow, LeaseKey, Settlement, Together};
+use admittance_core::budget::{Answered, Budget, Flow, LeaseKey, Settlement, Together};
 use admittance_core::{Invalid, Parameter, Span};
 
 use super::{Accounts, Act, Booked, Charge, Entry};
-use crate::StoreError;
+use crate::{Clock, PreciseClock, StoreError};
 
 /// A policy's budgets: one for each of its windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,18 +196,29 @@ impl<A: Accounts + 'static> Meter<A> {
 
     /// Takes an estimate out of what is left, if it fits in every account.
     ///
+    /// If the future is dropped before it is ready, what the store may have taken is given back as
+    /// when a reservation is dropped.
+    ///
     /// # Errors
-    /// The store could not answer. If it took the estimate all the same, that comes back when the
-    /// lease ends.
+    /// The store could not answer. If it may have taken the estimate all the same, that is given
+    /// back in the same way; at the latest when the lease ends.
     pub async fn reserve(&self, payer: Payer, units: u64) -> Result<Reserving<A>, StoreError> {
-        let lease = fresh_lease();
-        let reserve = Act::Reserve { lease, ttl: self.ttl };
-        let together = self.book(&payer, units, reserve).await?;
-        if !together.decision.is_admit() {
-            return Ok(Reserving::Denied(together));
+        // Made before the store is asked: whatever happens from here on, it is dropped.
+        let mut held = Reservation::new(self.clone(), payer);
+        let reserve = Act::Reserve { lease: held.lease, ttl: self.ttl };
+        let reserved = self.book(held.payer()?, units, reserve).await;
+        let took_nothing = match &reserved {
+            Ok(together) => !together.decision.is_admit(),
+            Err(StoreError::Timeout { .. } | StoreError::Lost) => false,
+            Err(StoreError::NotReplicated { .. }) => false,
+            Err(_) => true,
+        };
+        if took_nothing {
+            held.payer = None;
         }
-        let meter = self.clone();
-        Ok(Reserving::Held(Reservation { meter, payer: Some(payer), lease, debited: 0 }))
+        let together = reserved?;
+        let is_held = together.decision.is_admit();
+        Ok(if is_held { Reserving::Held(held) } else { Reserving::Denied(together) })
     }
 
     async fn book(&self, payer: &Payer, units: u64, act: Act) -> Result<Together, StoreError> {
@@ -229,6 +240,9 @@ pub enum Reserving<A: Accounts + 'static> {
 
 /// A reservation that work draws on. It ends once: by [`settle`](Self::settle), or when it is
 /// dropped, with what was debited; or, if nobody could tell the store, when its lease ends.
+///
+/// Dropped, it tells accounts of this process at once, and others in a task of the runtime it is
+/// dropped in, or else of the one it was made in.
 #[must_use = "a reservation that is dropped is settled with what was debited"]
 pub struct Reservation<A: Accounts + 'static> {
     meter: Meter<A>,
@@ -236,24 +250,41 @@ pub struct Reservation<A: Accounts + 'static> {
     payer: Option<Payer>,
     lease: LeaseKey,
     debited: u64,
+    /// What was produced, once that was said.
+    actual: Option<u64>,
+    /// Where it was made.
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
 }
 
 impl<A: Accounts + 'static> Reservation<A> {
+    fn new(meter: Meter<A>, payer: Payer) -> Self {
+        Self {
+            meter,
+            payer: Some(payer),
+            lease: fresh_lease(),
+            debited: 0,
+            actual: None,
+            #[cfg(feature = "tokio")]
+            runtime: tokio::runtime::Handle::try_current().ok(),
+        }
+    }
+
     /// Counts `units` that are about to be served. [`Flow::Stop`] says that they must not be, and
     /// that nothing was counted. With nothing, the lease is only kept.
     ///
     /// # Errors
     /// The store could not answer; what it counted all the same, settling puts right.
     pub async fn debit(&mut self, units: u64) -> Result<Together, StoreError> {
-        let payer = self.payer.as_ref().ok_or(StoreError::Unavailable)?;
-        let together = self.meter.book(payer, units, Act::Debit(Some(self.lease))).await?;
+        let act = Act::Debit(Some(self.lease));
+        let together = self.meter.book(self.payer()?, units, act).await?;
         if together.flow != Flow::Stop {
             self.debited = self.debited.saturating_add(units);
         }
         Ok(together)
     }
 
-    /// What was debited so far.
+    /// What was debited so far, as far as the store has answered.
     #[must_use]
     pub const fn debited(&self) -> u64 {
         self.debited
@@ -265,43 +296,75 @@ impl<A: Accounts + 'static> Reservation<A> {
         self.lease
     }
 
-    /// Ends it with what was produced.
+    /// Ends it with what was produced. If the future is dropped before it is ready, the same is
+    /// told once more.
     ///
     /// # Errors
-    /// The store could not answer. Settling again is safe, so it is tried once more when this is
-    /// dropped, with what was debited.
-    pub async fn settle(mut self, actual: u64) -> Result<Together, StoreError> {
-        let payer = self.payer.as_ref().ok_or(StoreError::Unavailable)?;
-        let together = self.meter.book(payer, actual, Act::Settle(self.lease)).await?;
-        self.payer = None;
-        debug_assert!(together.each.iter().all(|one| one.settlement != Settlement::None));
-        Ok(together)
+    /// The store could not answer. Settling again is safe, so it is told once more, with the same.
+    /// More than can be counted is [refused](StoreError::CostTooLarge): then it is settled with
+    /// what was debited.
+    pub fn settle(
+        mut self,
+        actual: u64,
+    ) -> impl Future<Output = Result<Together, StoreError>> + Send {
+        // Known from now on, also to one who drops the future without asking it.
+        self.actual = Some(actual);
+        self.settled(actual)
+    }
+
+    async fn settled(mut self, actual: u64) -> Result<Together, StoreError> {
+        let settled = self.meter.book(self.payer()?, actual, Act::Settle(self.lease)).await;
+        match &settled {
+            Ok(together) => {
+                self.payer = None;
+                let is_told = |one: &Answered| one.settlement != Settlement::None;
+                debug_assert!(together.each.iter().all(is_told));
+            }
+            Err(StoreError::CostTooLarge) => self.actual = None,
+            Err(_) => {}
+        }
+        settled
+    }
+
+    fn payer(&self) -> Result<&Payer, StoreError> {
+        // Only settling takes it, which ends the reservation.
+        self.payer.as_ref().ok_or(StoreError::Unavailable)
     }
 }
 
 impl<A: Accounts + 'static> Drop for Reservation<A> {
     fn drop(&mut self) {
         let Some(payer) = self.payer.take() else { return };
-        let (meter, act) = (self.meter.clone(), Act::Abandon(self.lease));
-        let charges = payer.charges(0);
+        let (meter, units) = (self.meter.clone(), self.actual.unwrap_or(0));
+        let act = match self.actual {
+            Some(_) => Act::Settle(self.lease),
+            None => Act::Abandon(self.lease),
+        };
+        let charges = payer.charges(units);
         let booked = meter.accounts.book_at_once(Entry { charges: &charges, act });
         // Without a runtime to tell it in, the lease ends by itself; as it does if it cannot be
         // told.
         #[cfg(feature = "tokio")]
-        if let (None, Ok(runtime)) = (&booked, tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move {
-                let _ = meter.book(&payer, 0, act).await;
-            });
+        if booked.is_none() {
+            let here = tokio::runtime::Handle::try_current().ok();
+            if let Some(runtime) = here.or_else(|| self.runtime.take()) {
+                runtime.spawn(async move {
+                    let _ = meter.book(&payer, units, act).await;
+                });
+            }
         }
         drop(booked);
     }
 }
 
-/// A number that was never used before: hashed from a count under keys that the system drew.
+/// A number that was never used before: hashed from a count under keys that the system drew. A
+/// process that was forked has its parent's count and keys, so its number and the time are hashed
+/// too.
 fn fresh_lease() -> LeaseKey {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let draw = || std::hash::RandomState::new().hash_one(count);
+    let told = (count, std::process::id(), PreciseClock::new().now().epoch_us());
+    let draw = || std::hash::RandomState::new().hash_one(told);
     LeaseKey(u128::from(draw()) << 64 | u128::from(draw()))
 }
 

@@ -2,12 +2,17 @@
 //!
 //! # Guarantee
 //! - A debit and a reservation are always answered: by the store, or by the policy's [`FailMode`].
-//!   `Open` lets them pass, `Closed` refuses them, `Local` and `Granted` go on with this node's part
-//!   of each budget. In each of those parts the window in which the outage was noticed counts as
-//!   spent, so that with shares that sum to at most one no window is overspent while the store is
-//!   down for all.
+//!   `Open` lets them pass, `Closed` refuses them, `Local` and `Granted` go on with this node's
+//!   part of each budget, rounded down. In each of those parts the window in which the outage was
+//!   noticed counts as spent, so that **with shares that sum to at most one no window is overspent
+//!   while the store is down for all**, except that each node may overshoot by its largest debit
+//!   beyond a reservation, less one. That goes by this node's clock: a store whose clock is ahead
+//!   may have begun the next window before it was lost. A part of a month is spent for that month.
+//! - Reserving more than a whole budget is denied as *never* in every mode. What is only more than
+//!   the node's part, or is denied by `Closed`, says how long until the store is probed next.
 //! - A settlement and a look have no fail mode: the error says that it did not happen, or may not
-//!   have. Settling again is safe. What was reserved alone is settled alone.
+//!   have. Settling again is safe. What was reserved alone is settled alone, as long as the part it
+//!   was reserved of is this node's: another part begins anew.
 //! - Every answer says where it comes from.
 //!
 //! # What an outage does to leases
@@ -23,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Together};
-use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry};
+use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry, Span};
 
 use super::{Accounts, Act, Booked, Charge, Entry, MemoryAccounts};
 use crate::store::{part, share_of, unless_asked_wrongly};
@@ -77,6 +82,8 @@ struct Alone {
     outage: u64,
     /// The part they were made of. Another one that was granted meanwhile replaces it.
     share: Decimal,
+    /// Since when others leave it to this node, if somebody grants it.
+    left: Option<Micros>,
     accounts: Arc<MemoryAccounts<Arc<dyn Clock>>>,
 }
 
@@ -142,27 +149,40 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     }
 
     /// Asks the store for what may be asked of it now: less while others are cut off, if they are
-    /// left their parts.
+    /// left their parts. What spends nothing may always be asked.
     async fn asked(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        let Some(thousandths) = self.parts.as_ref().and_then(|parts| parts.together()) else {
+        let Some(thousandths) = self.granted().and_then(|parts| parts.together()) else {
             return self.store.book(entry).await;
         };
         let share = share_of(thousandths).filter(|share| !share.is_zero());
-        let budgets = share.and_then(|share| parts_of(entry, share));
-        let budgets = budgets.ok_or(StoreError::Unavailable)?;
-        self.store.book(Entry { charges: &scaled(entry, &budgets), ..entry }).await
+        match (share.and_then(|share| parts_of(entry, share)), entry.act) {
+            (Some(budgets), _) => {
+                self.store.book(Entry { charges: &scaled(entry, &budgets), ..entry }).await
+            }
+            (None, Act::Debit(_) | Act::Reserve { .. }) => Err(StoreError::Unavailable),
+            (None, Act::Look | Act::Settle(_) | Act::Abandon(_)) => self.store.book(entry).await,
+        }
+    }
+
+    /// The parts that are granted, if it goes by them.
+    fn granted(&self) -> Option<&Arc<Parts>> {
+        self.parts.as_ref().filter(|_| matches!(self.fail, FailMode::Granted { .. }))
     }
 
     fn without_store(&self, entry: Entry<'_>, outage: Option<Outage>) -> Booked {
         let alone = self.alone(outage).and_then(|(share, accounts)| {
             let budgets = parts_of(entry, share)?;
-            accounts.book_now(Entry { charges: &scaled(entry, &budgets), ..entry }).ok()
+            let scaled = scaled(entry, &budgets);
+            Some((accounts.book_now(Entry { charges: &scaled, ..entry }).ok()?, budgets))
         });
-        let Some(mut booked) = alone else { return self.unasked(entry, outage) };
-        for (charge, answered) in entry.charges.iter().zip(&mut booked.together.each) {
+        let Some((mut booked, parts)) = alone else { return self.unasked(entry, outage) };
+        let each = booked.together.each.iter_mut().zip(&parts).zip(entry.charges);
+        for ((answered, part), charge) in each {
             // It is true of the part, but not of the budget.
             let is_never = answered.decision.outcome == Outcome::Deny(Retry::Never);
-            if is_never && charge.units <= charge.budget.limit() {
+            let is_of_part = can_never(entry.act, charge.units, part)
+                && !can_never(entry.act, charge.units, charge.budget);
+            if is_never && is_of_part {
                 answered.decision.outcome = Outcome::Deny(self.store.until_probed(outage));
             }
         }
@@ -182,11 +202,15 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
 
     /// An answer without any account, by the mode alone.
     fn unasked(&self, entry: Entry<'_>, outage: Option<Outage>) -> Booked {
-        let outcome = match self.fail {
-            FailMode::Open => Outcome::Admit,
-            _ => Outcome::Deny(self.store.until_probed(outage)),
-        };
         let answer = |charge: &Charge<'_>| {
+            let outcome = match self.fail {
+                // No store is needed to know that.
+                _ if can_never(entry.act, charge.units, charge.budget) => {
+                    Outcome::Deny(Retry::Never)
+                }
+                FailMode::Open => Outcome::Admit,
+                _ => Outcome::Deny(self.store.until_probed(outage)),
+            };
             let spent = if outcome == Outcome::Admit { 0 } else { charge.budget.limit() };
             let standing = Standing { spent, ..Standing::default() };
             let found = Found {
@@ -205,25 +229,36 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// What this node goes on with during an outage. Before the breaker opens there is nothing.
     fn alone(&self, outage: Option<Outage>) -> Option<(Decimal, Local)> {
         let outage = outage?;
-        let share = match &self.parts {
+        let parts = self.granted();
+        let share = match parts {
             None => self.share?,
             Some(parts) => share_of(parts.alone()?)?,
         };
+        let clock = Arc::clone(&self.store.settings().clock);
+        // Others may have left this node's part to it only after the outage began.
+        let left = parts.map(|parts| clock.precise() - parts.alone_for());
         let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let known = alone.as_ref().filter(|alone| alone.outage >= outage.number);
-        if let Some(known) = known.filter(|known| known.share == share) {
+        let is_left_anew = |known: &Alone| {
+            // They took it back meanwhile; that they leave it again takes longer than this.
+            let leaves = matches!(self.fail, FailMode::Granted { reserve: true });
+            leaves && left > known.left.map(|left| left + LEFT_ANEW)
+        };
+        let is_as_known = |known: &&Alone| known.share == share && !is_left_anew(known);
+        if let Some(known) = known.filter(is_as_known) {
             return Some((share, Arc::clone(&known.accounts)));
         }
-        let clock = Arc::clone(&self.store.settings().clock);
-        // Others may have left this node's part to it only after the outage began; and what was
-        // spent of another part before is not known to this one.
-        let left = self.parts.as_ref().map(|parts| clock.now() - parts.alone_for());
-        let since = left.map_or(outage.since, |left| left.max(outage.since));
-        let since = if known.is_some() { clock.now() } else { since };
+        // What was spent of another part before is not known to this one.
+        let since = match (known, left) {
+            (Some(_), _) => clock.precise(),
+            (None, Some(left)) => left.max(outage.since),
+            (None, None) => outage.since,
+        };
+        // One who was slower must not bring back an older outage.
+        let number = known.map_or(outage.number, |known| known.outage);
         let accounts = MemoryAccounts::new(clock).max_keys(self.max_keys).spent_since(since);
         let accounts = Arc::new(accounts);
-        let made = Alone { outage: outage.number, share, accounts: Arc::clone(&accounts) };
-        *alone = Some(made);
+        *alone = Some(Alone { outage: number, share, left, accounts: Arc::clone(&accounts) });
         self.is_alone.store(true, Ordering::Release);
         Some((share, accounts))
     }
@@ -256,6 +291,18 @@ impl<S> SharedAccounts<S> {
     }
 }
 
+impl<S: Accounts + 'static> Accounts for SharedAccounts<S> {
+    /// As [`SharedAccounts::book`], for a [`Meter`](super::Meter) that need not know who answered.
+    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        Ok(Self::book(self, entry).await?.booked)
+    }
+}
+
+/// Whether so much can never be reserved of a budget. A debit can always be more than what is left.
+const fn can_never(act: Act, units: u64, budget: &Budget) -> bool {
+    matches!(act, Act::Reserve { .. }) && units > budget.limit()
+}
+
 type Local = Arc<MemoryAccounts<Arc<dyn Clock>>>;
 
 /// The part of each budget; `None` if one of them has not a single unit.
@@ -274,3 +321,6 @@ impl<S> fmt::Debug for SharedAccounts<S> {
         shared.field("fail", &self.fail).field("store", &self.store).finish_non_exhaustive()
     }
 }
+
+/// Less than it takes until a part that was taken back is left to its node again.
+const LEFT_ANEW: Span = Span::from_secs(5);

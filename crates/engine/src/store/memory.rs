@@ -10,7 +10,7 @@ use super::lend::Returned;
 use super::{
     Applied, AppliedMany, AppliedSeveral, Combine, Group, Many, Merged, Op, Store, StoreError,
 };
-use crate::budget::{Accounts, Booked, Entry, MemoryAccounts};
+use crate::budget::{AccountStats, Accounts, Booked, Entry, MemoryAccounts};
 use crate::limiter::{MAX_KEYS_DEFAULT, Together};
 use crate::several::{all_at, any_at};
 use crate::{Clock, Limiter, OnFull, Stats};
@@ -57,7 +57,8 @@ impl<C: Clock + Clone> Memory<C> {
     /// How many policies are kept at most; at least one.
     #[must_use]
     pub fn policies_max(self, policies_max: usize) -> Self {
-        Self { policies_max: policies_max.max(1), ..self }
+        let accounts = self.accounts.policies_max(policies_max);
+        Self { policies_max: policies_max.max(1), accounts, ..self }
     }
 
     /// How many keys each policy keeps at most, of policies first asked from now on.
@@ -76,6 +77,11 @@ impl<C: Clock + Clone> Memory<C> {
     pub fn stats(&self, policy: &str) -> Stats {
         let policies = self.policies.read().unwrap_or_else(PoisonError::into_inner);
         policies.get(policy).map_or_else(Stats::default, |policy| policy.newest.stats())
+    }
+
+    /// How many accounts of budgets are held, of all policies.
+    pub fn account_stats(&self) -> AccountStats {
+        self.accounts.stats()
     }
 
     fn limiter(&self, name: &str, strategy: &Builtin) -> Result<Shared<C>, StoreError> {
