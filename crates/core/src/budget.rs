@@ -54,7 +54,7 @@ mod account;
 mod together;
 
 use crate::invalid::within;
-use crate::{Cadence, Decision, Invalid, Micros, Outcome, Parameter, Shape, Span};
+use crate::{Cadence, Decimal, Decision, Invalid, Micros, Outcome, Parameter, Shape, Span};
 
 pub use self::account::{Account, Lease, Phase, Reserve};
 pub use self::together::{Line, Together, debit, look, reserve, settle};
@@ -103,14 +103,15 @@ impl Budget {
     /// If that is not enough and more are open, the wait ends with the last of them.
     pub const LOOK_AHEAD: usize = 64;
 
-    /// So many units in each window.
+    /// So many units in each window. Cadences that have the same windows become the same, so that
+    /// they are one account.
     ///
     /// # Errors
     /// Zeroes, numbers that cannot be kept exact, and offsets that no place has.
     pub fn new(limit: u64, cadence: Cadence) -> Result<Self, Invalid> {
         let limit = within(Parameter::Budget, limit, Self::UNITS_MAX)?;
         let (open_max, ended_max) = (Self::OPEN_MAX, Self::ENDED_MAX);
-        let cadence = cadence.checked()?;
+        let cadence = cadence.checked()?.reduced();
         Ok(Self { limit, cadence, debt: Debt::Carry, soft: limit / 20, open_max, ended_max })
     }
 
@@ -141,6 +142,12 @@ impl Budget {
     pub fn limited(self, limit: u64) -> Result<Self, Invalid> {
         let limit = within(Parameter::Budget, limit, Self::UNITS_MAX)?;
         Ok(Self { limit, soft: self.soft.min(limit), ..self })
+    }
+
+    /// The same windows with a part of the units, rounded down; `None` if not one is left.
+    #[must_use]
+    pub fn part(self, share: Decimal) -> Option<Self> {
+        self.limited(share.of(self.limit)?).ok()
     }
 
     /// The units of one window.
