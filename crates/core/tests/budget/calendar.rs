@@ -35,7 +35,7 @@ pub(crate) fn after(cadence: Cadence, end: u64, count: u64) -> u64 {
         Some(length) => end.saturating_add(length.saturating_mul(count)),
         None => {
             let months = months();
-            let place = month(cadence, end, &months);
+            let place = month(cadence, end, months);
             let place = usize::try_from(count).ok().and_then(|count| place.checked_add(count));
             let first = place.and_then(|place| months.get(place));
             first.map_or(EXACT_MAX, |first| instant(*first, offset(cadence)))
@@ -50,7 +50,7 @@ pub(crate) fn between(cadence: Cadence, end: u64, later: u64) -> u64 {
         Some(length) => (later - end) / length,
         None => {
             let months = months();
-            (month(cadence, later, &months) - month(cadence, end, &months)) as u64
+            (month(cadence, later, months) - month(cadence, end, months)) as u64
         }
     }
 }
@@ -85,7 +85,12 @@ fn instant(day: i64, offset_minutes: i16) -> u64 {
 }
 
 /// The first day of every month from 1970 to after everything, counted one by one.
-fn months() -> Vec<i64> {
+fn months() -> &'static [i64] {
+    static MONTHS: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(counted);
+    &MONTHS
+}
+
+fn counted() -> Vec<i64> {
     let mut months = Vec::new();
     let mut day = 0;
     for year in 1970..2_300 {
