@@ -54,7 +54,7 @@ mod account;
 mod together;
 
 use crate::invalid::within;
-use crate::{Cadence, Decision, Invalid, Micros, Outcome, Parameter, Shape, Span};
+use crate::{Cadence, Decimal, Decision, Invalid, Micros, Outcome, Parameter, Shape, Span};
 
 pub use self::account::{Account, Lease, Phase, Reserve};
 pub use self::together::{Line, Together, debit, look, reserve, settle};
@@ -142,6 +142,12 @@ impl Budget {
     pub fn limited(self, limit: u64) -> Result<Self, Invalid> {
         let limit = within(Parameter::Budget, limit, Self::UNITS_MAX)?;
         Ok(Self { limit, soft: self.soft.min(limit), ..self })
+    }
+
+    /// The same windows with a part of the units, rounded down; `None` if not one is left.
+    #[must_use]
+    pub fn part(self, share: Decimal) -> Option<Self> {
+        self.limited(share.of(self.limit)?).ok()
     }
 
     /// The units of one window.

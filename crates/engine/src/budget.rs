@@ -34,6 +34,9 @@
 //! ```
 
 mod memory;
+mod meter;
+#[cfg(feature = "tokio")]
+mod shared;
 
 use std::sync::Arc;
 
@@ -44,6 +47,9 @@ pub use admittance_core::budget::{
 };
 
 pub use self::memory::{AccountStats, MemoryAccounts};
+pub use self::meter::{Budgets, Meter, Payer, Reservation, Reserving};
+#[cfg(feature = "tokio")]
+pub use self::shared::{BookedBy, SharedAccounts};
 use crate::{Span, StoreError};
 
 /// Where accounts live.
@@ -56,11 +62,22 @@ pub trait Accounts: Send + Sync {
     /// It could not be booked; a denial is an answer. [`StoreError::recovery`] says what now. An
     /// entry that [is refused](Entry::checked) has booked nothing.
     fn book(&self, entry: Entry<'_>) -> impl Future<Output = Result<Booked, StoreError>> + Send;
+
+    /// Books an entry without waiting, if that can be done here; `None` if not, and nothing was
+    /// booked.
+    fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
+        let _ = entry;
+        None
+    }
 }
 
 impl<A: Accounts> Accounts for Arc<A> {
     fn book(&self, entry: Entry<'_>) -> impl Future<Output = Result<Booked, StoreError>> + Send {
         (**self).book(entry)
+    }
+
+    fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
+        (**self).book_at_once(entry)
     }
 }
 

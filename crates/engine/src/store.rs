@@ -70,11 +70,13 @@ pub use self::group::{Combine, Group, Limit, Merged};
 pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
 pub use self::memory::Memory;
 #[cfg(feature = "tokio")]
+pub(crate) use self::parts::share_of;
+#[cfg(feature = "tokio")]
 pub use self::parts::{ALONE_MAX, KEPT, Parts};
 #[cfg(feature = "tokio")]
-pub(crate) use self::shared::part_of;
-#[cfg(feature = "tokio")]
 pub use self::shared::{Decided, FailMode, SharedLimiter, Source};
+#[cfg(feature = "tokio")]
+pub(crate) use self::shared::{part, part_of, unless_asked_wrongly};
 
 /// A place where the state of keys lives.
 pub trait Store: Send + Sync {

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use admittance_core::{Builtin, Cost, EXACT_MAX, Micros, Span, Window};
+use admittance_core::{Builtin, Cost, EXACT_MAX, Micros, Retry, Span, Window};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -48,6 +48,7 @@ use super::{
     Action, Applied, AppliedMany, AppliedSeveral, Cell, Cells, Group, Loaded, Many, Op, Store,
     StoreError, Swap, Swapped,
 };
+use crate::budget::{Accounts, Booked, Entry};
 use crate::{Clock, PreciseClock};
 
 /// How long a store is waited for, and when it is no longer asked.
@@ -223,6 +224,13 @@ impl<S> Guarded<S> {
         (guard.breaker.state() == BreakerState::Closed).then(|| guard.breaker.opened())
     }
 
+    /// The earliest that an answer can be another than that of an outage.
+    pub(crate) fn until_probed(&self, outage: Option<Outage>) -> Retry {
+        let pace = self.inner.settings.rules.probe_every;
+        let wait = outage.map_or(pace, |outage| outage.probe_in);
+        Retry::After(wait.max(Span::TICK))
+    }
+
     /// Why the store failed last.
     #[must_use]
     pub fn last_failure(&self) -> Option<StoreError> {
@@ -297,6 +305,12 @@ impl<S: Store + Cells + 'static> Cells for Guarded<S> {
 
     async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
         self.inner.ask(self.inner.settings.deadline, || self.inner.store.swap(cell, swap)).await
+    }
+}
+
+impl<S: Accounts + 'static> Accounts for Guarded<S> {
+    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        self.inner.ask(self.inner.settings.deadline, || self.inner.store.book(entry)).await
     }
 }
 

@@ -10,6 +10,7 @@ use super::lend::Returned;
 use super::{
     Applied, AppliedMany, AppliedSeveral, Combine, Group, Many, Merged, Op, Store, StoreError,
 };
+use crate::budget::{Accounts, Booked, Entry, MemoryAccounts};
 use crate::limiter::{MAX_KEYS_DEFAULT, Together};
 use crate::several::{all_at, any_at};
 use crate::{Clock, Limiter, OnFull, Stats};
@@ -25,6 +26,7 @@ pub struct Memory<C> {
     max_keys: u64,
     on_full: OnFull,
     returned: Returned,
+    accounts: MemoryAccounts<C>,
 }
 
 type Shared<C> = Arc<Limiter<Builtin, C>>;
@@ -42,6 +44,7 @@ impl<C: Clock + Clone> Memory<C> {
     #[must_use]
     pub fn new(clock: C) -> Self {
         Self {
+            accounts: MemoryAccounts::new(clock.clone()),
             clock,
             policies: RwLock::default(),
             policies_max: POLICIES_MAX_DEFAULT,
@@ -60,7 +63,7 @@ impl<C: Clock + Clone> Memory<C> {
     /// How many keys each policy keeps at most, of policies first asked from now on.
     #[must_use]
     pub fn max_keys(self, max_keys: u64) -> Self {
-        Self { max_keys, ..self }
+        Self { max_keys, accounts: self.accounts.max_keys(max_keys), ..self }
     }
 
     /// What happens to a new key when its policy may keep no more.
@@ -131,6 +134,16 @@ impl<C: Clock + Clone> Store for Memory<C> {
             Combine::Any => any_at(&asks, &clock),
         };
         Ok(AppliedSeveral { several: merged.spread(several), at: clock.now() })
+    }
+}
+
+impl<C: Clock + Clone> Accounts for Memory<C> {
+    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        self.accounts.book_now(entry)
+    }
+
+    fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
+        Some(self.accounts.book_now(entry))
     }
 }
 

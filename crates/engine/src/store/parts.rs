@@ -105,7 +105,7 @@ impl Parts {
     }
 
     /// For how long that has been so; at least a lower bound of it.
-    pub(super) fn alone_for(&self) -> Span {
+    pub(crate) fn alone_for(&self) -> Span {
         let since = self.granted().map(|(_, applied_at)| self.clock.now().since(applied_at));
         let start = if self.reserve { known_to_all() } else { Span::ZERO };
         Span::from_us(since.unwrap_or_default().us().saturating_sub(start.us()))
@@ -151,14 +151,17 @@ impl Parts {
 /// So many thousandths of a limit; `None` if that is nothing. If the rate cannot be kept exact
 /// with so fine a part, a coarser one that is smaller.
 pub(super) fn part_of(strategy: &Builtin, thousandths: u32) -> Option<Builtin> {
-    [1, 10, 100].into_iter().find_map(|grain| {
-        let whole = thousandths.min(WHOLE) / grain * grain;
-        let share = match whole {
-            WHOLE => Decimal::whole(1),
-            whole => format!("0.{whole:03}").parse().ok(),
-        };
-        strategy.scaled(share?).ok()
-    })?
+    [1, 10, 100]
+        .into_iter()
+        .find_map(|grain| strategy.scaled(share_of(thousandths.min(WHOLE) / grain * grain)?).ok())?
+}
+
+/// So many thousandths as a share.
+pub(crate) fn share_of(thousandths: u32) -> Option<Decimal> {
+    match thousandths.min(WHOLE) {
+        WHOLE => Decimal::whole(1),
+        part => format!("0.{part:03}").parse().ok(),
+    }
 }
 
 const fn hold(reserve: bool) -> Span {

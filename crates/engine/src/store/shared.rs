@@ -35,8 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use admittance_core::{
-    Builtin, Cost, Decimal, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, Span,
-    SpentAt,
+    Builtin, Cost, Decimal, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, SpentAt,
 };
 
 use super::guarded::{Guarded, Outage};
@@ -189,7 +188,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
             },
             Err(error) => error,
         };
-        self.unless_asked_wrongly(error)?;
+        unless_asked_wrongly(error)?;
         Ok(self.without_store(key, cost))
     }
 
@@ -223,7 +222,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
                 Ok(_) => StoreError::Unreadable,
                 Err(error) => error,
             };
-            self.unless_asked_wrongly(error)?;
+            unless_asked_wrongly(error)?;
         }
         let outage = self.store.outage();
         let mut decisions = Vec::with_capacity(keys.len());
@@ -366,9 +365,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
 
     /// The earliest that another answer is possible.
     fn until_probed(&self, outage: Option<Outage>) -> Retry {
-        let pace = self.store.settings().rules.probe_every;
-        let wait = outage.map_or(pace, |outage| outage.probe_in);
-        Retry::After(wait.max(Span::TICK))
+        self.store.until_probed(outage)
     }
 }
 
@@ -408,18 +405,19 @@ impl<S> SharedLimiter<S> {
     pub fn is_alone(&self) -> bool {
         self.is_alone.load(Ordering::Acquire)
     }
+}
 
-    fn unless_asked_wrongly(&self, error: StoreError) -> Result<(), StoreError> {
-        let is_wrong = matches!(
-            error,
-            StoreError::TooMany { .. }
-                | StoreError::AcrossSlots
-                | StoreError::CostTooLarge
-                | StoreError::TwoLimits
-        );
-        debug_assert!(!is_wrong || error.recovery() == Recovery::Operator);
-        if is_wrong { Err(error) } else { Ok(()) }
-    }
+/// Lets the fail mode answer, unless the ask itself is wrong.
+pub(crate) fn unless_asked_wrongly(error: StoreError) -> Result<(), StoreError> {
+    let is_wrong = matches!(
+        error,
+        StoreError::TooMany { .. }
+            | StoreError::AcrossSlots
+            | StoreError::CostTooLarge
+            | StoreError::TwoLimits
+    );
+    debug_assert!(!is_wrong || error.recovery() == Recovery::Operator);
+    if is_wrong { Err(error) } else { Ok(()) }
 }
 
 impl FailMode {
@@ -436,6 +434,11 @@ impl FailMode {
 
 /// The part of a limit that a node with this share goes on with; `None` if that is nothing.
 pub(crate) fn part_of(strategy: &Builtin, share: Decimal) -> Result<Option<Builtin>, Invalid> {
+    strategy.scaled(part(share)?)
+}
+
+/// A share that is one: above zero, at most one.
+pub(crate) fn part(share: Decimal) -> Result<Decimal, Invalid> {
     let parameter = Parameter::Share;
     if share.is_zero() {
         return Err(Invalid::Zero(parameter));
@@ -444,7 +447,7 @@ pub(crate) fn part_of(strategy: &Builtin, share: Decimal) -> Result<Option<Built
         let given = if share.as_whole().is_some() { share.floor() } else { share.floor() + 1 };
         return Err(Invalid::TooLarge { parameter, given, max: 1 });
     }
-    strategy.scaled(share)
+    Ok(share)
 }
 
 type DynClock = Arc<dyn Clock>;

@@ -1,0 +1,276 @@
+//! Accounts in a shared store, and what is answered when the store cannot.
+//!
+//! # Guarantee
+//! - A debit and a reservation are always answered: by the store, or by the policy's [`FailMode`].
+//!   `Open` lets them pass, `Closed` refuses them, `Local` and `Granted` go on with this node's part
+//!   of each budget. In each of those parts the window in which the outage was noticed counts as
+//!   spent, so that with shares that sum to at most one no window is overspent while the store is
+//!   down for all.
+//! - A settlement and a look have no fail mode: the error says that it did not happen, or may not
+//!   have. Settling again is safe. What was reserved alone is settled alone.
+//! - Every answer says where it comes from.
+//!
+//! # What an outage does to leases
+//! A lease that was reserved before it is unknown here, so its debits are all beyond a reservation;
+//! one that was reserved here is unknown to the store afterwards, likewise. Nothing is counted
+//! twice, and what was counted here is not carried to the store.
+//!
+//! # Proven by
+//! `tests/budget_fail.rs`, with a store that can be lost, and a part that begins full.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Together};
+use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry};
+
+use super::{Accounts, Act, Booked, Charge, Entry, MemoryAccounts};
+use crate::store::{part, share_of, unless_asked_wrongly};
+use crate::{Clock, FailMode, Guarded, Outage, Parts, Source, StoreError};
+
+/// What became of an entry, and who answered.
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BookedBy {
+    /// What became of it.
+    pub booked: Booked,
+    /// Where the answer comes from.
+    pub source: Source,
+}
+
+/// Accounts in a shared store, with what goes on without it.
+///
+/// # Example
+/// ```
+/// use std::sync::Arc;
+/// use admittance::budget::{Act, Budget, Charge, Entry, SharedAccounts};
+/// use admittance::{Cadence, FailMode, GuardSettings, Guarded, ManualClock, Memory, Span};
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let store = Memory::new(ManualClock::default()); // Or Redis, or Postgres.
+/// let store = Arc::new(Guarded::start(store, GuardSettings::default()));
+/// let accounts = SharedAccounts::new(store, FailMode::Closed)?;
+/// let budget = Budget::new(100, Cadence::every(Span::from_secs(60)))?;
+/// let charges = [Charge { policy: "tokens", budget: &budget, key: b"ann", units: 30 }];
+/// let booked = accounts.book(Entry { charges: &charges, act: Act::Debit(None) }).await?;
+/// assert_eq!(booked.booked.together.decision.remaining, 70);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct SharedAccounts<S> {
+    store: Arc<Guarded<S>>,
+    fail: FailMode,
+    /// What `Local` goes on with.
+    share: Option<Decimal>,
+    /// Where `Granted` takes it from.
+    parts: Option<Arc<Parts>>,
+    max_keys: u64,
+    alone: Mutex<Option<Alone>>,
+    /// Whether there is something to drop, for those who only want to know that.
+    is_alone: AtomicBool,
+    by_fail_mode: AtomicU64,
+}
+
+/// The accounts of one outage.
+struct Alone {
+    outage: u64,
+    /// The part they were made of. Another one that was granted meanwhile replaces it.
+    share: Decimal,
+    accounts: Arc<MemoryAccounts<Arc<dyn Clock>>>,
+}
+
+impl<S: Accounts + 'static> SharedAccounts<S> {
+    /// Accounts in this store.
+    ///
+    /// # Errors
+    /// A share of zero or above one.
+    pub fn new(store: Arc<Guarded<S>>, fail: FailMode) -> Result<Self, Invalid> {
+        let share = match fail {
+            FailMode::Local { share } => Some(part(share)?),
+            FailMode::Open | FailMode::Closed | FailMode::Granted { .. } => None,
+        };
+        let max_keys = MemoryAccounts::<Arc<dyn Clock>>::MAX_KEYS_DEFAULT;
+        Ok(Self {
+            store,
+            fail,
+            share,
+            parts: None,
+            max_keys,
+            alone: Mutex::default(),
+            is_alone: AtomicBool::new(false),
+            by_fail_mode: AtomicU64::new(0),
+        })
+    }
+
+    /// Where [`FailMode::Granted`] takes this node's part from. Without it there is none.
+    #[must_use]
+    pub fn parts(self, parts: Arc<Parts>) -> Self {
+        Self { parts: Some(parts), ..self }
+    }
+
+    /// How many accounts are kept here at most while this node goes on alone.
+    #[must_use]
+    pub fn max_keys(self, max_keys: u64) -> Self {
+        Self { max_keys, ..self }
+    }
+
+    /// Books an entry.
+    ///
+    /// # Errors
+    /// For debits and reservations only those that no fail mode can help, because the ask itself is
+    /// wrong. For settlements and looks, that the store could not.
+    pub async fn book(&self, entry: Entry<'_>) -> Result<BookedBy, StoreError> {
+        entry.checked()?;
+        let error = match self.asked(entry).await {
+            Ok(booked) => {
+                self.recovered();
+                return Ok(BookedBy { booked, source: Source::Store });
+            }
+            Err(error) => error,
+        };
+        unless_asked_wrongly(error.clone())?;
+        let outage = self.store.outage();
+        let booked = match entry.act {
+            Act::Look => None,
+            Act::Settle(_) | Act::Abandon(_) => self.settled_here(entry, outage),
+            Act::Debit(_) | Act::Reserve { .. } => Some(self.without_store(entry, outage)),
+        };
+        let booked = booked.ok_or(error)?;
+        self.by_fail_mode.fetch_add(1, Ordering::Relaxed);
+        Ok(BookedBy { booked, source: Source::FailMode })
+    }
+
+    /// Asks the store for what may be asked of it now: less while others are cut off, if they are
+    /// left their parts.
+    async fn asked(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        let Some(thousandths) = self.parts.as_ref().and_then(|parts| parts.together()) else {
+            return self.store.book(entry).await;
+        };
+        let share = share_of(thousandths).filter(|share| !share.is_zero());
+        let budgets = share.and_then(|share| parts_of(entry, share));
+        let budgets = budgets.ok_or(StoreError::Unavailable)?;
+        self.store.book(Entry { charges: &scaled(entry, &budgets), ..entry }).await
+    }
+
+    fn without_store(&self, entry: Entry<'_>, outage: Option<Outage>) -> Booked {
+        let alone = self.alone(outage).and_then(|(share, accounts)| {
+            let budgets = parts_of(entry, share)?;
+            accounts.book_now(Entry { charges: &scaled(entry, &budgets), ..entry }).ok()
+        });
+        let Some(mut booked) = alone else { return self.unasked(entry, outage) };
+        for (charge, answered) in entry.charges.iter().zip(&mut booked.together.each) {
+            // It is true of the part, but not of the budget.
+            let is_never = answered.decision.outcome == Outcome::Deny(Retry::Never);
+            if is_never && charge.units <= charge.budget.limit() {
+                answered.decision.outcome = Outcome::Deny(self.store.until_probed(outage));
+            }
+        }
+        Booked { together: Together::of(booked.together.each), ..booked }
+    }
+
+    /// A settlement of what was reserved here.
+    fn settled_here(&self, entry: Entry<'_>, outage: Option<Outage>) -> Option<Booked> {
+        let (share, accounts) = self.alone(outage)?;
+        let budgets = parts_of(entry, share)?;
+        let booked =
+            accounts.book_now(Entry { charges: &scaled(entry, &budgets), ..entry }).ok()?;
+        let each = &booked.together.each;
+        let is_known = each.iter().all(|one| one.settlement != Settlement::Unknown);
+        is_known.then_some(booked)
+    }
+
+    /// An answer without any account, by the mode alone.
+    fn unasked(&self, entry: Entry<'_>, outage: Option<Outage>) -> Booked {
+        let outcome = match self.fail {
+            FailMode::Open => Outcome::Admit,
+            _ => Outcome::Deny(self.store.until_probed(outage)),
+        };
+        let answer = |charge: &Charge<'_>| {
+            let spent = if outcome == Outcome::Admit { 0 } else { charge.budget.limit() };
+            let standing = Standing { spent, ..Standing::default() };
+            let found = Found {
+                outcome,
+                reset_at: Micros::ZERO,
+                unspent: 0,
+                standing,
+                settlement: Settlement::None,
+            };
+            Answered::of(charge.budget, found)
+        };
+        let together = Together::of(entry.charges.iter().map(answer).collect());
+        Booked { together, at: self.store.settings().clock.precise() }
+    }
+
+    /// What this node goes on with during an outage. Before the breaker opens there is nothing.
+    fn alone(&self, outage: Option<Outage>) -> Option<(Decimal, Local)> {
+        let outage = outage?;
+        let share = match &self.parts {
+            None => self.share?,
+            Some(parts) => share_of(parts.alone()?)?,
+        };
+        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = alone.as_ref().filter(|alone| alone.outage >= outage.number);
+        if let Some(known) = known.filter(|known| known.share == share) {
+            return Some((share, Arc::clone(&known.accounts)));
+        }
+        let clock = Arc::clone(&self.store.settings().clock);
+        // Others may have left this node's part to it only after the outage began; and what was
+        // spent of another part before is not known to this one.
+        let left = self.parts.as_ref().map(|parts| clock.now() - parts.alone_for());
+        let since = left.map_or(outage.since, |left| left.max(outage.since));
+        let since = if known.is_some() { clock.now() } else { since };
+        let accounts = MemoryAccounts::new(clock).max_keys(self.max_keys).spent_since(since);
+        let accounts = Arc::new(accounts);
+        let made = Alone { outage: outage.number, share, accounts: Arc::clone(&accounts) };
+        *alone = Some(made);
+        self.is_alone.store(true, Ordering::Release);
+        Some((share, accounts))
+    }
+
+    /// The store has answered: what was counted here meanwhile is of no use any more.
+    fn recovered(&self) {
+        if !self.is_alone.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(over) = self.store.outages_over() else { return };
+        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        if alone.as_ref().is_some_and(|alone| alone.outage <= over) {
+            *alone = None;
+            self.is_alone.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl<S> SharedAccounts<S> {
+    /// The store behind its guard.
+    #[must_use]
+    pub const fn store(&self) -> &Arc<Guarded<S>> {
+        &self.store
+    }
+
+    /// How many entries the fail mode has answered.
+    #[must_use]
+    pub fn answered_by_fail_mode(&self) -> u64 {
+        self.by_fail_mode.load(Ordering::Relaxed)
+    }
+}
+
+type Local = Arc<MemoryAccounts<Arc<dyn Clock>>>;
+
+/// The part of each budget; `None` if one of them has not a single unit.
+fn parts_of(entry: Entry<'_>, share: Decimal) -> Option<Vec<Budget>> {
+    entry.charges.iter().map(|charge| charge.budget.part(share)).collect()
+}
+
+fn scaled<'a>(entry: Entry<'a>, budgets: &'a [Budget]) -> Vec<Charge<'a>> {
+    let with = |(charge, budget): (&Charge<'a>, &'a Budget)| Charge { budget, ..*charge };
+    entry.charges.iter().zip(budgets).map(with).collect()
+}
+
+impl<S> fmt::Debug for SharedAccounts<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shared = f.debug_struct("SharedAccounts");
+        shared.field("fail", &self.fail).field("store", &self.store).finish_non_exhaustive()
+    }
+}
