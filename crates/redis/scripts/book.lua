@@ -100,8 +100,8 @@ local function expire(a, key)
   if is_real then call('PEXPIREAT', key, instant(ceil(a.kept / 1000) + KEPT)) end
 end
 
-local function first_of(key)
-  return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or EXACT)
+local function score_at(key, place)
+  return tonumber(call('ZRANGE', key, place, place, 'WITHSCORES')[2] or EXACT)
 end
 
 -- Ends the leases whose time is over, as many as there are, and forgets those that have ended long
@@ -140,7 +140,7 @@ local function sweep(a)
   end
   a.open, a.ended = call('ZCARD', a.opens), call('ZCARD', a.ends)
   a.open_before, a.ended_before = a.open, a.ended
-  local open_due, ended_due = first_of(a.opens), first_of(a.ends)
+  local open_due, ended_due = score_at(a.opens, 0), score_at(a.ends, 0)
   a.due = open_due < ended_due and open_due or ended_due
   if lease ~= '' then a.lease = known(call('HGET', a.key, lease)) end
   call('HSET', a.key, 'a', keep_head(a))
@@ -182,6 +182,7 @@ local function end_after(a, windows)
   return finish < EXACT and finish or EXACT
 end
 
+-- Nothing that is waited for is past; if it were, it must not be taken for another outcome.
 local function wait_until(at) return at > now and at - now or 0 end
 
 -- Admits if so much is left, and otherwise says when it will be if nobody does anything.
@@ -202,7 +203,9 @@ local function if_left(a, need)
       if l and l.window == a.index then
         left, reserved = left + l.unspent, reserved - l.unspent
       end
-      if left >= need or i == LOOK_AHEAD then return wait_until(ends) end
+      -- Of those that nobody looks at, nothing is known: not even when they end.
+      local is_last = i == LOOK_AHEAD and a.open > LOOK_AHEAD
+      if left >= need or is_last then return wait_until(ends) end
     end
   end
   -- The first window whose debt leaves enough room.
@@ -213,7 +216,12 @@ end
 local function judge_reserve(a)
   if a.lease then return a.lease.phase == OPEN and ADMIT or NEVER end
   local wait = if_left(a, a.units > 1 and a.units or 1)
-  if wait == ADMIT and a.open >= a.open_max then return wait_until(first_of(a.opens)) end
+  if a.open >= a.open_max then
+    -- Whichever comes later: what is left by then, or a place. A smaller bound may have left
+    -- several too many.
+    local place = wait_until(score_at(a.opens, a.open - a.open_max))
+    if wait ~= NEVER and wait < place then wait = place end
+  end
   return wait
 end
 

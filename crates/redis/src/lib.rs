@@ -22,6 +22,7 @@
 //! A fleet takes 56 bytes and its longest id per node. A report takes the server about 0.05 ms with
 //! 10 nodes, 0.1 ms with 100 and 0.5 ms with 1,000, which is then half of what it can do if each
 //! reports once a second.
+//! An account of a budget takes about 260 bytes, and each lease that is open or remembered 280.
 //! A gcra key takes about 150 bytes of the server, 180 where its arrival times have fractions: a
 //! million keys fit in 180 MiB. A lease that was given back takes about 150 for three minutes. A
 //! sliding log keeps an entry per admitted instant. Each lane has a
@@ -38,8 +39,8 @@
 //! `tests/`: `conformance.rs` and `equality.rs` on real servers, `mutants.rs` with scripts that are
 //! nearly right, `leases.rs`, `failures.rs` with servers that stop, restart, forget and
 //! refuse, `races.rs` with many callers and failovers among them, `expiry.rs` and `memory.rs`;
-//! `fleets.rs` and `relays.rs` for the coordinator and the relay, `budgets.rs` and `kept_budgets.rs`
-//! for accounts, each with their mutants.
+//! `fleets.rs` and `relays.rs` for the coordinator and the relay, `budgets.rs` and
+//! `kept_budgets.rs` for accounts, each with their mutants.
 //!
 //! # Example
 //! ```no_run

@@ -76,12 +76,10 @@ const NEARLY: &[(&str, &str)] = &[
     // Waits: of the windows' end only, of a lease that ends with the window, of another window's,
     // that look too far or not far enough, and that leave out who pays the debt.
     ("  if a.open > 0 then\n    local first", "  if false then\n    local first"),
-    ("if ends >= a.finish then break end", "if ends > a.finish then break end"),
     ("if ends >= a.finish then break end", ""),
     ("      if l and l.window == a.index then\n        left", "      if l then\n        left"),
     ("debt_after(a, reserved), a.limit - need", "debt_after(a, a.reserved), a.limit - need"),
     ("debt_after(a, reserved), a.limit - need", "debt_after(a, reserved), a.limit"),
-    ("return at > now and at - now or 0", "return at - now"),
     // The end of leases: a tick early, a tick late, twice given back, never, to another window;
     // in the order of their digits.
     ("if (now >= a.due or", "if (now > a.due or"),
@@ -123,16 +121,18 @@ const NEARLY: &[(&str, &str)] = &[
         "a.reset = end_after(a, floor(debt / a.limit))",
     ),
     // Reservations: one more than may be open, of a lease that has ended, for no wait.
-    (
-        "if wait == ADMIT and a.open >= a.open_max then",
-        "if wait == ADMIT and a.open > a.open_max then",
-    ),
-    ("return wait_until(first_of(a.opens)) end", "return NEVER end"),
+    ("if a.open >= a.open_max then", "if a.open > a.open_max then"),
+    ("score_at(a.opens, a.open - a.open_max)", "score_at(a.opens, 0)"),
+    ("if wait ~= NEVER and wait < place then", "if wait == ADMIT then"),
+    ("if wait ~= NEVER and wait < place then", "if wait < place then"),
     ("return a.lease.phase == OPEN and ADMIT or NEVER end", "return ADMIT end"),
     // Debits: not from the own reservation, from another window's, after the settlement, of a
     // part only, and whatever others say.
     ("    own = a.lease.unspent\n", ""),
-    ("if a.lease.phase == SETTLED then return NEVER end", ""),
+    (
+        "if a.lease.phase == SETTLED then return NEVER end",
+        "if a.lease.phase == SETTLED then return 0 end",
+    ),
     (
         "if l.window == a.index then a.reserved, a.spent = a.reserved - own, a.spent + own end",
         "a.reserved, a.spent = a.reserved - own, a.spent + own",
@@ -142,7 +142,6 @@ const NEARLY: &[(&str, &str)] = &[
         "l.charged = l.charged + beyond",
     ),
     ("    l.window = a.index\n", ""),
-    ("if l.debited > DEBITED_MAX then l.debited = DEBITED_MAX end", ""),
     ("elseif is_admitted and act == DEBIT then", "elseif waits[i] == ADMIT and act == DEBIT then"),
     (
         "elseif is_admitted and act == RESERVE then",
@@ -150,7 +149,8 @@ const NEARLY: &[(&str, &str)] = &[
     ),
     // Settlements: twice, to another window, of what was not charged there, without debt or with
     // more than is remembered, of what nobody knows.
-    ("  if l.phase == SETTLED then\n    a.settlement", "  if false then\n    a.settlement"),
+    ("SETTLED_BEFORE, l.returned, l.owed", "SETTLED_NOW, l.returned, l.owed"),
+    ("SETTLED_BEFORE, l.returned, l.owed", "SETTLED_BEFORE, 0, 0"),
     ("  if l.window == a.index then\n    local back", "  if true then\n    local back"),
     ("local back = over < l.charged and over or l.charged", "local back = over"),
     ("local own = more < l.unspent and more or l.unspent", "local own = l.unspent"),
@@ -161,10 +161,8 @@ const NEARLY: &[(&str, &str)] = &[
     ("a.open, a.ended = a.open - 1, a.ended + 1", "a.open = a.open - 1"),
     ("list(a, a.ends, now + ENDED_KEPT, 'CH')", "list(a, a.ends, now + ENDED_KEPT, 'GT')"),
     // What a denial or a look brought an account to is not written.
-    (
-        "if not is_longer and not a.is_changed then return end",
-        "if not is_admitted or act == LOOK then return end",
-    ),
+    ("  write(a)\n", "  if is_admitted then write(a) end\n"),
+    ("  write(a)\n", "  if act ~= LOOK then write(a) end\n"),
 ];
 
 #[test]
@@ -178,12 +176,11 @@ fn a_script_that_is_nearly_right_is_caught() {
         assert!(texts.iter().any(|(_, text, _)| text.contains(edit.0)), "{:?}", edit.0);
         seam.0.edits = vec![edit];
         match seam.0.run(accounts_equal_core(&seam)) {
-            Ok(()) => unnoticed.push(edit),
-            Err(departure) => {
-                println!("{edit:?}: {departure}");
-                let does_run = !departure.given.contains("Refused");
-                assert!(does_run, "{edit:?} does not run: {departure}");
+            Ok(()) => unnoticed.push((edit, "it was not noticed".to_owned())),
+            Err(departure) if departure.given.contains("Refused") => {
+                unnoticed.push((edit, format!("it does not run: {departure}")));
             }
+            Err(departure) => println!("{edit:?}: {departure}"),
         }
     }
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
@@ -240,8 +237,8 @@ fn race(url: &str) {
             assert_eq!(exact, LIMIT, "token by token, {estimate:?} reserved");
             let coarse = served(url, &format!("some{place}"), 7, estimate).await;
             // What is left of a reservation may be less than seven, and nobody else's.
-            let is_right = coarse <= LIMIT + 6 && coarse >= LIMIT - 6 * STREAMS;
-            assert!(is_right, "{coarse} by sevens, {estimate:?} reserved");
+            let right = LIMIT - 6 * STREAMS..=LIMIT + 6;
+            assert!(right.contains(&coarse), "{coarse} by sevens, {estimate:?} reserved");
         }
     });
 }
