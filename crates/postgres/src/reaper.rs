@@ -5,8 +5,9 @@
 //!   clock that steps back by less gives no budget twice. A lease that was given back is forgotten
 //!   a minute after nothing of it would be taken back any more. A fleet goes a day after its last
 //!   step, or when its rules reserve nothing any more if that is later; an owner of notes a minute
-//!   after it was here. An account goes with its leases a minute after it was the same as none: one
-//!   with debt lives as long as the debt.
+//!   after it was here. An account goes with its leases a minute after it was the same as none, or a
+//!   minute after the last of its leases would have been forgotten had none been settled before
+//!   its end: one with debt lives as long as the debt.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
 //!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
 //!   own, and the next one begins when it has been answered.
