@@ -100,7 +100,7 @@ impl Budget {
     pub const TTL_MAX: Span = Span::from_secs(3_600);
 
     /// A denial looks at this many open leases, those that end first, for what they will give back.
-    /// If that is not enough, the wait ends with the last of them.
+    /// If that is not enough and more are open, the wait ends with the last of them.
     pub const LOOK_AHEAD: usize = 64;
 
     /// So many units in each window.

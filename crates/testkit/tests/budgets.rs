@@ -1,5 +1,15 @@
-//! The accounts in memory under the suite.
+//! The accounts in memory under the suite, and accounts that are nearly right: each has one flaw,
+//! and the promise that forbids it must see it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "../../core/tests/budget/calendar.rs"]
+mod calendar;
+#[path = "../../core/tests/budget/flaws.rs"]
+mod flaws;
+#[path = "budgets/naive.rs"]
+mod naive;
+#[path = "../../core/tests/budget/written.rs"]
+mod written;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,9 +20,11 @@ use admittance::budget::{
 use admittance::{Cadence, Clock, ManualClock, Micros, StoreError};
 use admittance_core::budget;
 use admittance_testkit::{
-    Budgets, Departure, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
-    accounts_equal_core, block_on,
+    Budgets, Departure, Promise, accounts_are_apart, accounts_are_atomic,
+    accounts_charge_all_or_none, accounts_equal_core, block_on,
 };
+use flaws::Flaw;
+use naive::{Amiss, Flawed};
 
 struct InProcess(ManualClock);
 
@@ -71,7 +83,7 @@ impl Accounts for Kept {
         };
         let taken =
             entry.charges.iter().map(|charge| kept.remove(&name(charge)).map(|found| found.0));
-        let mut accounts: Vec<Account> = taken.map(|found| found.unwrap_or_default()).collect();
+        let mut accounts: Vec<Account> = taken.map(Option::unwrap_or_default).collect();
         let lines = entry.charges.iter().zip(&mut accounts).map(|(charge, account)| Line {
             budget: charge.budget,
             account,
@@ -96,4 +108,56 @@ impl Accounts for Kept {
 #[test]
 fn accounts_that_forget_what_is_idle_hold_every_promise() {
     block_on(hold(&Forgetful(ManualClock::default()))).unwrap();
+}
+
+#[test]
+fn the_step_written_once_more_holds_every_promise() {
+    block_on(hold(&Flawed::new(Flaw::Nothing, Amiss::Nothing))).unwrap();
+}
+
+fn is_seen(budgets: &Flawed, promise: Promise) {
+    let held = block_on(async {
+        match promise {
+            Promise::Atomic => accounts_are_atomic(budgets).await,
+            Promise::AllOrNone => accounts_charge_all_or_none(budgets).await,
+            Promise::Apart => accounts_are_apart(budgets).await,
+            _ => accounts_equal_core(budgets).await,
+        }
+    });
+    let departure = held.expect_err(&format!("{budgets:?} is not seen"));
+    assert_eq!(departure.promise, promise, "{budgets:?}");
+    let place = departure.asked.split(": ").next().unwrap_or_default();
+    println!("{budgets:?} is seen in {place}");
+}
+
+#[test]
+fn every_flaw_of_an_account_is_seen() {
+    for flaw in Flaw::ALL {
+        is_seen(&Flawed::new(*flaw, Amiss::Nothing), Promise::Equals);
+    }
+}
+
+#[test]
+fn every_flaw_of_an_executor_is_seen() {
+    for (amiss, promise) in [
+        (Amiss::ChargesTheFirst, Promise::Equals),
+        (Amiss::ChargesTheFirst, Promise::AllOrNone),
+        (Amiss::ChargesAllThatAdmit, Promise::AllOrNone),
+        (Amiss::NothingIsRefused, Promise::AllOrNone),
+        (Amiss::SettlesTheFirst, Promise::AllOrNone),
+        (Amiss::AnswersInOrder, Promise::Equals),
+        (Amiss::BindsTheFirst, Promise::Equals),
+        (Amiss::KeysAlikeAreOne, Promise::Apart),
+        (Amiss::PoliciesAreOne, Promise::Apart),
+        (Amiss::PolicyAndKeyRunTogether, Promise::Apart),
+        (Amiss::CadencesAreOne, Promise::Apart),
+        (Amiss::AnchorsAreOne, Promise::Apart),
+        (Amiss::LimitsAreApart, Promise::Equals),
+        (Amiss::LeasesAreEverywhere, Promise::Apart),
+        (Amiss::ReadsThenWrites, Promise::Atomic),
+        (Amiss::ForgetsTheIdleEarly, Promise::Equals),
+        (Amiss::ClockOfTheCaller, Promise::Equals),
+    ] {
+        is_seen(&Flawed::new(Flaw::Nothing, amiss), promise);
+    }
 }
