@@ -394,28 +394,34 @@ fn thousands_of_leases_end_in_one_step_and_are_forgotten_in_another() {
     });
 }
 
-/// A name, what happens to its account at the start, and when core says that it is idle.
-fn idle(start: Micros, budget: &Budget) -> Vec<(&'static str, Vec<(u64, Act)>, Micros)> {
+/// A name, what happens to its account with how many units and so many seconds after the start,
+/// and when core says that it is idle.
+type Idle = (&'static str, Vec<(u64, Act, u64)>, Micros);
+
+fn idle(start: Micros, budget: &Budget) -> Vec<Idle> {
     let lease = LeaseKey(1);
     let reserve = Act::Reserve { lease, ttl: TTL };
     // One that is settled early is remembered as long as if it had lived to its end.
     let short = Act::Reserve { lease, ttl: Span::ZERO };
     let all = [
-        ("looked", vec![(0, Act::Look)]),
-        ("spent", vec![(5, Act::Debit(None))]),
-        ("settled", vec![(5, short), (0, Act::Settle(lease))]),
-        ("open", vec![(5, reserve), (9, Act::Debit(Some(lease)))]),
-        ("indebted", vec![(5, short), (250, Act::Settle(lease))]),
+        ("looked", vec![(0, Act::Look, 0)]),
+        ("spent", vec![(5, Act::Debit(None), 0)]),
+        ("settled", vec![(5, short, 0), (0, Act::Settle(lease), 0)]),
+        ("late", vec![(5, short, 0), (0, Act::Settle(lease), 50)]),
+        ("reserved", vec![(5, reserve, 0)]),
+        ("open", vec![(5, reserve, 0), (9, Act::Debit(Some(lease)), 50)]),
+        ("indebted", vec![(5, short, 0), (250, Act::Settle(lease), 0)]),
     ];
-    let idle_at = |acts: &[(u64, Act)]| {
+    let idle_at = |acts: &[(u64, Act, u64)]| {
         let mut account = Account::default();
-        for &(units, act) in acts {
+        for &(units, act, secs) in acts {
+            let now = start + Span::from_secs(secs);
             let _ = match act {
-                Act::Look => account.look(budget, start),
-                Act::Debit(lease) => account.debit(budget, lease, units, start),
-                Act::Settle(lease) => account.settle(budget, lease, Some(units), start),
+                Act::Look => account.look(budget, now),
+                Act::Debit(lease) => account.debit(budget, lease, units, now),
+                Act::Settle(lease) => account.settle(budget, lease, Some(units), now),
                 Act::Reserve { lease, ttl } => {
-                    account.reserve(budget, Reserve { lease, units, ttl }, start)
+                    account.reserve(budget, Reserve { lease, units, ttl }, now)
                 }
                 other => unreachable!("{other:?} is not here"),
             };
@@ -433,11 +439,13 @@ async fn there(server: &PostgresServer, table: &str, debt: Debt) -> Vec<[bool; 2
     let store = builder.prefix(format!("{debt:?}")).connect().await.unwrap();
     let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
     let budget = Budget::new(10, Cadence::every(Span::from_secs(100))).unwrap().debt(debt);
-    store.set_now(Some(start));
     let accounts = idle(start, &budget);
-    for (name, acts, _) in &accounts {
-        for &(units, act) in acts {
-            let _ = one(&store, ("api", name.as_bytes()), &budget, units, act).await.unwrap();
+    for then in [0, 50] {
+        store.set_now(Some(start + Span::from_secs(then)));
+        for (name, acts, _) in &accounts {
+            for &(units, act, _) in acts.iter().filter(|(.., secs)| *secs == then) {
+                let _ = one(&store, ("api", name.as_bytes()), &budget, units, act).await.unwrap();
+            }
         }
     }
     let gone = |place: usize| accounts[place].2 + Span::from_secs(60);
@@ -455,7 +463,8 @@ async fn there(server: &PostgresServer, table: &str, debt: Debt) -> Vec<[bool; 2
         seen[place][which] = rows == "1";
     }
     let leases = format!("SELECT count(*) FROM {table}_logged_leases");
-    assert_eq!(server.sql(&leases).unwrap(), "0");
+    let all_are_gone = seen.iter().all(|there| !there[1]);
+    assert_eq!(server.sql(&leases).unwrap() == "0", all_are_gone, "leases go with their accounts");
     seen
 }
 
@@ -464,14 +473,15 @@ fn an_account_is_reaped_a_minute_after_it_is_idle_and_with_debt_after_the_debt()
     let (server, runtime) = (common::server(), common::runtime());
     for debt in [Debt::Carry, Debt::Forgive] {
         let seen = runtime.block_on(there(&server, "admittance", debt));
-        assert_eq!(seen, [[true, false]; 5], "{debt:?}");
+        assert_eq!(seen, [[true, false]; 7], "{debt:?}");
     }
-    let edits: [(&str, &str); 7] = [
+    let edits: [(&str, &str); 8] = [
         ("THEN reset_at ELSE 0 END)\n", "THEN 0 ELSE 0 END)\n"),
         ("idle_at = greatest(now_us, a.kept_until,", "idle_at = greatest(now_us,"),
         ("idle_at = greatest(now_us, a.kept_until,", "idle_at = greatest(a.kept_until,"),
         ("a.kept_until := greatest(a.kept_until, now_us + 600000000);", ""),
         ("a.kept_until := greatest(a.kept_until, l.until + 600000000);", ""),
+        ("l.until + CASE WHEN l.phase = 0 THEN 600000000 ELSE 0 END);", "0);"),
         ("AND t.idle_at <= idle_since\n", "AND t.idle_at < idle_since\n"),
         ("4503599627370495)) - grace_us;", "4503599627370495));"),
     ];
@@ -481,7 +491,7 @@ fn an_account_is_reaped_a_minute_after_it_is_idle_and_with_debt_after_the_debt()
             edited(&server, &table, &[*edit]).await;
             there(&server, &table, Debt::Carry).await
         });
-        assert_ne!(seen, [[true, false]; 5], "nobody noticed {edit:?}");
+        assert_ne!(seen, [[true, false]; 7], "nobody noticed {edit:?}");
     }
 }
 
@@ -497,7 +507,7 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
             for lease in 1..=700 {
                 let lease = LeaseKey(lease);
                 for act in [Act::Reserve { lease, ttl: TTL }, Act::Settle(lease)] {
-                    if act == Act::Settle(lease) && lease.0 % 2 == 0 {
+                    if act == Act::Settle(lease) && lease.0.is_multiple_of(2) {
                         continue;
                     }
                     let _ = one(&store, ("api", key), &budget, 5, act).await.unwrap();
@@ -538,5 +548,34 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
         store.set_now(Some(idle + Span::from_secs(60)));
         assert_eq!(store.reap_at_a_tick().await.keys, 1);
         assert_eq!(rows(), "0|0");
+    });
+}
+
+/// What is owed after a window that a lease outlived.
+async fn owed(server: &PostgresServer, table: &str) -> u64 {
+    let builder = PostgresStore::builder(server.url()).table(table).connections(1);
+    let builder = builder.migrates(table == "admittance").reap_every(None);
+    let store = builder.connect().await.unwrap();
+    let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
+    let budget = Budget::new(10, Cadence::every(Span::from_secs(100))).unwrap();
+    store.set_now(Some(start));
+    let reserve = |lease, secs| Act::Reserve { lease, ttl: Span::from_secs(secs) };
+    let (long, short) = (LeaseKey(1), LeaseKey(2));
+    for (units, act) in [(5, reserve(long, 150)), (1, reserve(short, 9)), (21, Act::Settle(short))]
+    {
+        let _ = one(&store, ("api", b"ann"), &budget, units, act).await.unwrap();
+    }
+    store.set_now(Some(start + Span::from_secs(160)));
+    one(&store, ("api", b"ann"), &budget, 0, Act::Look).await.unwrap().standing.debt
+}
+
+#[test]
+fn a_lease_that_outlives_its_window_gives_nothing_back_to_it() {
+    let (server, runtime) = (common::server(), common::runtime());
+    runtime.block_on(async {
+        // One was spent and five were reserved to its end: four pay.
+        assert_eq!(owed(&server, "admittance").await, 16);
+        edited(&server, "outlived", &[(" AND l.until < ends), 0)", "), 0)")]).await;
+        assert_eq!(owed(&server, "outlived").await, 11, "an edit is noticed");
     });
 }
