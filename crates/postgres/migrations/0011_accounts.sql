@@ -131,7 +131,8 @@ BEGIN
             place := place + 1;
             free := free + lease.back;
             held := held - lease.back;
-            IF free >= needed OR place = 64 THEN
+            -- Of those that nobody looks at, nothing is known: not even when they end.
+            IF free >= needed OR (place = 64 AND a.open > 64) THEN
                 RETURN ARRAY[1, greatest(lease.until - now_us, 0)];
             END IF;
         END LOOP;
@@ -234,9 +235,13 @@ BEGIN
         answer := '{2,0}';
     ELSIF needed > 0 AND spec[2] - a.debt - a.spent - a.reserved < needed THEN
         answer := {state}_wait(a, spec, needed, now_us);
-    ELSIF act = 2 AND l.phase IS NULL AND a.open >= spec[1] THEN
-        SELECT ARRAY[1, greatest(min(t.until) - now_us, 0)] INTO answer
-        FROM {state}_leases t WHERE t.account = a.number AND t.phase = 0;
+    END IF;
+    IF act = 2 AND l.phase IS NULL AND a.open >= spec[1] AND answer[1] < 2 THEN
+        -- Whichever comes later: what is left by then, or a place. A smaller bound may have left
+        -- several too many.
+        SELECT ARRAY[1, greatest(answer[2], t.until - now_us)] INTO answer
+        FROM {state}_leases t WHERE t.account = a.number AND t.phase = 0
+        ORDER BY t.until, t.lease OFFSET a.open - spec[1] LIMIT 1;
     END IF;
 
     IF part = 1 OR act = 0 OR answer[1] <> 0 THEN

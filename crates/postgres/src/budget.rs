@@ -12,14 +12,14 @@
 //!   remembered, and one.
 //!
 //! # Proven by
-//! `tests/budgets.rs`: the suite of `admittance-testkit`, edited functions that it must notice,
-//! races between stores, crashes, and accounts that are reaped.
+//! `tests/budgets.rs`: the suite of `admittance-testkit`, edited functions that it must notice.
+//! `tests/accounts.rs`: races between stores, crashes, and accounts that are reaped.
 
 use admittance::budget::{
     Accounts, Act, Answered, Booked, Budget, Charge, Entry, Found, LeaseKey, Settled, Settlement,
     Standing, Together,
 };
-use admittance::{Outcome, Retry, Span, StoreError};
+use admittance::{Cadence, Outcome, Retry, Span, StoreError};
 use tokio_postgres::Error;
 use tokio_postgres::types::ToSql;
 
@@ -67,7 +67,7 @@ impl PostgresStore {
             _ => return Err(unknown()),
         };
         let line = |charge: &Charge<'_>| {
-            let shape = charge.budget.shape().to_string();
+            let shape = named(charge.budget);
             Some(Line {
                 durability: self.names.durability(charge.policy),
                 key: self.names.key(Kind::Account, charge.policy, &shape, charge.key),
@@ -78,6 +78,48 @@ impl PostgresStore {
         let lines = entry.charges.iter().map(line).collect::<Option<_>>().ok_or_else(unknown)?;
         let lease = entry.act.lease().map(|LeaseKey(lease)| lease.to_be_bytes().to_vec());
         Ok(Book { lines, act, lease, ttl: number(ttl.us()) })
+    }
+}
+
+/// The part of an account's name that its budget is. Anchors that differ by whole periods are the
+/// same windows and yet other cadences, so other accounts.
+fn named(budget: &Budget) -> String {
+    match budget.cadence() {
+        Cadence::Fixed { anchor_us, .. } if anchor_us != 0 => {
+            format!("{}@{anchor_us}", budget.shape())
+        }
+        _ => budget.shape().to_string(),
+    }
+}
+
+/// What the functions take of an entry: of each account whether it is logged, its row's key, its
+/// budget and the units; what is done, for which lease, and for how long.
+#[cfg(feature = "testing")]
+type Arguments = (Vec<(bool, Vec<u8>, Vec<i64>, i64)>, i32, Option<Vec<u8>>, i64);
+
+#[cfg(feature = "testing")]
+impl PostgresStore {
+    /// What the functions take of an entry.
+    ///
+    /// # Errors
+    /// It is refused.
+    #[doc(hidden)]
+    pub fn arguments_of(&self, entry: &Entry<'_>) -> Result<Arguments, StoreError> {
+        let Book { lines, act, lease, ttl } = self.asked(entry)?;
+        let line = |line: Line| {
+            let is_durable = line.durability == Durability::Logged;
+            (is_durable, line.key, line.spec.to_vec(), line.units)
+        };
+        Ok((lines.into_iter().map(line).collect(), act, lease, ttl))
+    }
+
+    /// What the numbers that a function gave mean.
+    ///
+    /// # Errors
+    /// They mean nothing.
+    #[doc(hidden)]
+    pub fn read_booked(entry: &Entry<'_>, numbers: &[i64]) -> Result<Booked, StoreError> {
+        booked(entry, numbers)
     }
 }
 

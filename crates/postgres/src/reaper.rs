@@ -5,15 +5,16 @@
 //!   clock that steps back by less gives no budget twice. A lease that was given back is forgotten
 //!   a minute after nothing of it would be taken back any more. A fleet goes a day after its last
 //!   step, or when its rules reserve nothing any more if that is later; an owner of notes a minute
-//!   after it was here. An account goes with its leases a minute after it was the same as none: one
-//!   with debt lives as long as the debt.
+//!   after it was here. An account goes with its leases a minute after it was the same as none, or
+//!   a minute after the last of its leases would have been forgotten had none been settled before
+//!   its end: one with debt lives as long as the debt.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
 //!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
 //!   own, and the next one begins when it has been answered.
 //! - While there is more to delete than one statement may, no tick is waited for.
 //!
 //! # Proven by
-//! `tests/storage.rs`, `tests/races.rs`, `tests/budgets.rs`.
+//! `tests/storage.rs`, `tests/races.rs`, `tests/accounts.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -152,7 +153,7 @@ struct Step {
     keys: i64,
     /// The page to go on at.
     next: i64,
-    /// Entries of forgotten logs, or leases, or accounts' leases, or fleets and their nodes, or owners and their notes.
+    /// Entries of forgotten logs, or leases, or fleets and their nodes, or owners and their notes.
     others: i64,
 }
 

@@ -3,12 +3,14 @@
 
 mod common;
 
+use admittance::budget::{Accounts, Act, Budget, Charge, Entry, LeaseKey};
 use admittance::concurrency::{FleetRules, Leave, Node, Report as NodeReport};
 use admittance::lease::{Ask, GiveBack, LeaseId};
 use admittance::relay::{Collect, Note, Posted, Told};
 use admittance::{
-    Action, Answer, Builtin, Cell, Cells, Coordinator, Cost, Gcra, Many, Micros, Op, Recovery,
-    Relay, SlidingLog, SlidingWindow, Span, Store, StoreError, Swap, Swapped, Tat, Window,
+    Action, Answer, Builtin, Cadence, Cell, Cells, Coordinator, Cost, Gcra, Many, Micros, Op,
+    Recovery, Relay, SlidingLog, SlidingWindow, Span, Store, StoreError, Swap, Swapped, Tat,
+    Window,
 };
 use admittance_postgres::{MigrateError, PostgresStore, Report, TableName, migrate};
 use tokio::task::JoinSet;
@@ -85,6 +87,25 @@ async fn fleets_and_notes_work(store: &PostgresStore) {
     assert_eq!(posted, Some(vec![Posted::Left]));
 }
 
+async fn budgets_work(store: &PostgresStore) {
+    let budget = Budget::new(10, Cadence::every(Span::from_secs(60))).unwrap();
+    let (lease, ttl) = (LeaseKey(7), Span::from_secs(5));
+    let charge = |policy| Charge { policy, budget: &budget, key: b"ann", units: 3 };
+    let both = [charge("api"), charge("quick")];
+    for charges in [&both[..], &both[..1], &both[1..]] {
+        for act in [
+            Act::Reserve { lease, ttl },
+            Act::Debit(Some(lease)),
+            Act::Debit(None),
+            Act::Settle(lease),
+            Act::Look,
+        ] {
+            let booked = store.book(Entry { charges, act }).await.unwrap();
+            assert_eq!(booked.together.each.len(), charges.len());
+        }
+    }
+}
+
 #[test]
 fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
     let (server, runtime) = (common::server(), common::runtime());
@@ -135,9 +156,10 @@ fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
             assert_eq!(store.load(cell).await.unwrap().bytes.unwrap(), b"x");
         }
         fleets_and_notes_work(&store).await;
+        budgets_work(&store).await;
         store.set_now(Some(start + Span::from_secs(3_600)));
-        // By policy: gcra, the sliding window, two logs and a cell.
-        assert_eq!(store.reap().await.unwrap().keys, 10);
+        // By policy: gcra, the sliding window, two logs, a cell and an account.
+        assert_eq!(store.reap().await.unwrap().keys, 12);
         store.reap().await.unwrap();
     });
 }

@@ -1,6 +1,7 @@
 //! A real server, and the store over it as the testkit's suite wants it.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod budgets;
 pub(crate) mod fleets;
 
 use std::sync::Arc;
