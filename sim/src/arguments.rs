@@ -43,7 +43,7 @@ pub(crate) struct Cost {
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// How long each run is, in simulated seconds.
-    #[arg(long, default_value_t = 1_800)]
+    #[arg(long, default_value_t = 900)]
     pub(crate) seconds: u64,
 }
 

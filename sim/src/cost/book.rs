@@ -116,7 +116,7 @@ impl Book {
             (entry.unspent, entry.life) = (0, Life::Expired(until + KEPT));
             self.ended.insert((until + KEPT, key));
         }
-        let index = (now / self.period).max(self.index);
+        let index = self.index_at(now).max(self.index);
         if index > self.index {
             let before = self.windows.get(&self.index).copied().unwrap_or_default();
             // What was still reserved when it ended pays nothing, whatever became of it since.
@@ -144,6 +144,10 @@ impl Book {
 
     pub(super) fn present(&self) -> Window {
         self.windows.get(&self.index).copied().unwrap_or_default()
+    }
+
+    pub(super) const fn index_at(&self, now: u64) -> u64 {
+        now / self.period
     }
 
     pub(super) fn end(&self) -> u64 {

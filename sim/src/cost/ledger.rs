@@ -331,8 +331,9 @@ impl Ledger {
         (0..self.books.len()).for_each(|account| self.check_served(at, account, usize::MAX));
     }
 
-    /// The figures of the first key's short windows, those that are over.
-    pub(super) fn finish(mut self) -> (Figures, Option<Violation>) {
+    /// The figures of the first key's short windows, those that were over when the store's clock
+    /// showed `until`.
+    pub(super) fn finish(mut self, until: u64) -> (Figures, Option<Violation>) {
         let book = &self.books[0];
         let it = &mut self.figures;
         it.misplaced = self
@@ -340,7 +341,7 @@ impl Ledger {
             .iter()
             .flat_map(|book| book.windows.values())
             .fold(0, |sum, w| sum + w.misplaced);
-        for (_, window) in book.windows.range(..book.index).skip(1) {
+        for (_, window) in book.windows.range(..book.index_at(until)).skip(1) {
             let used = window.served + window.owed;
             it.windows += 1;
             it.limits += window.limit;

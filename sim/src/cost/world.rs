@@ -31,7 +31,8 @@ pub fn run<S: Steps>(setup: &Setup, steps: S) -> Result<Report, InvalidSetup> {
         world.happen(event)?;
     }
     world.end();
-    let (figures, violation) = world.ledger.finish();
+    let until = world.store.read(world.until).epoch_us();
+    let (figures, violation) = world.ledger.finish(until);
     Ok(Report { setup: setup.clone(), figures, violation })
 }
 
