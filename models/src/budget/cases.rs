@@ -28,11 +28,11 @@ impl Case {
     pub const PLAIN: Self = Self {
         limits: &[2],
         estimates: &[1, 1],
-        debits: 2,
+        debits: 1,
         chunk: 1,
         copies: 0,
         overruns: 0,
-        ticks: 4,
+        ticks: 3,
     };
 }
 
@@ -41,25 +41,25 @@ impl Case {
 pub fn cases(long: bool) -> Vec<(Case, &'static [Reach])> {
     use Reach::{Again, Debt, Expiry, Forgotten, Gone, Late, TheBound};
     let plain = Case::PLAIN;
+    let owing = Case { overruns: 1, ..plain };
+    let alone = Case { limits: &[1], estimates: &[1], ticks: 9, ..plain };
     let mut cases: Vec<(Case, &'static [Reach])> = vec![
-        (plain, &[TheBound, Expiry, Gone, Late]),
+        (Case { ticks: 4, ..plain }, &[TheBound, Expiry, Gone, Late]),
         (Case { copies: 1, ..plain }, &[TheBound, Expiry, Gone, Late, Again]),
         (Case { chunk: 2, estimates: &[1, 0], ..plain }, &[TheBound, Expiry, Gone]),
         (Case { chunk: 3, limits: &[3], estimates: &[2, 0], ..plain }, &[TheBound, Expiry, Gone]),
-        (Case { overruns: 2, debits: 1, ticks: 7, ..plain }, &[TheBound, Debt, Expiry, Late]),
-        (Case { estimates: &[1, 1, 0], debits: 1, ..plain }, &[TheBound, Expiry, Gone]),
-        (Case { limits: &[2, 3], debits: 1, copies: 1, ticks: 7, ..plain }, {
-            &[TheBound, Expiry, Gone, Again]
-        }),
-        (
-            Case { limits: &[1], estimates: &[1], copies: 2, ticks: 9, ..plain },
-            &[TheBound, Expiry, Again, Forgotten],
-        ),
+        (owing, &[TheBound, Debt, Expiry, Late]),
+        (Case { limits: &[2, 3], ticks: 4, ..plain }, &[TheBound, Expiry, Gone]),
+        (Case { estimates: &[1, 1, 0], debits: 0, ..plain }, &[TheBound, Expiry, Gone]),
+        (Case { copies: 1, debits: 2, ..alone }, &[TheBound, Expiry, Again, Forgotten]),
+        (Case { copies: 2, ..alone }, &[TheBound, Expiry, Again, Forgotten]),
     ];
     if long {
         cases.extend([
-            (Case { copies: 2, chunk: 2, ..plain }, &[TheBound, Expiry, Again][..]),
-            (Case { copies: 1, overruns: 1, ticks: 7, ..plain }, &[TheBound, Debt, Again][..]),
+            (Case { debits: 2, ..plain }, &[TheBound, Expiry, Gone, Late][..]),
+            (Case { debits: 2, estimates: &[1, 0], ..plain }, &[TheBound, Expiry, Gone][..]),
+            (Case { overruns: 2, ticks: 6, ..plain }, &[TheBound, Debt, Late][..]),
+            (Case { limits: &[2, 3], copies: 1, ..plain }, &[TheBound, Again][..]),
         ]);
     }
     cases
@@ -82,13 +82,13 @@ pub fn run(long: bool) -> Vec<Report> {
 #[must_use]
 pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
     let plain = Case::PLAIN;
-    let owing = Case { overruns: 2, debits: 1, ticks: 4, ..plain };
+    let owing = Case { overruns: 1, ..plain };
     let doubled = Case { copies: 1, ..plain };
     vec![
-        (Twist::NeverStops, plain, BOUND),
+        (Twist::NeverStops, Case { chunk: 2, ..plain }, BOUND),
         (Twist::ReservesAnything, Case { estimates: &[2, 1], ..plain }, BOUND),
         (Twist::LivesLonger, plain, DEADLINE),
-        (Twist::OneByOne, Case { limits: &[2, 1], ..plain }, CONSERVED),
+        (Twist::OneByOne, Case { limits: &[2, 1], estimates: &[0, 0], ..plain }, CONSERVED),
         (Twist::SettlesAgain, doubled, ONCE),
         (Twist::SettlesAgain, doubled, DEBT),
         (Twist::IgnoresTheTruth, owing, DEBT),

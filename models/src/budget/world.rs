@@ -122,7 +122,7 @@ pub enum Twist {
     IgnoresTheTruth,
     /// Debt is forgotten with its window.
     Forgives,
-    /// What has ended is forgotten at once.
+    /// A settlement forgets all but one of those before it.
     ForgetsEnded,
     /// The crossing debit is refused too: nothing is wrong but that the bound is not reached.
     StopsBefore,
@@ -521,7 +521,7 @@ fn twisted(twist: Twist, act: Act, budget: Budget) -> Budget {
             endless()
         }
         (Twist::Forgives, _) => budget.debt(Debt::Forgive),
-        (Twist::ForgetsEnded, _) => budget.remembering(Budget::OPEN_MAX, 1),
+        (Twist::ForgetsEnded, Act::Settle(_)) => budget.remembering(Budget::OPEN_MAX, 1),
         (Twist::RollsLate, _) => {
             let longer = Span::from_us(budget.cadence().shortest().us() * 2);
             Budget::new(budget.limit(), Cadence::every(longer)).unwrap_or(budget)
