@@ -101,7 +101,7 @@ fn a_store_that_forgets_serves_at_most_what_it_forgot_once_more() {
 /// One key, 64 streams, twice as much wanted as there is.
 fn crowd(estimate: Estimate, faults: Faults) -> Report {
     let seed = seeds().next().unwrap();
-    let setup = Setup { seconds: 240, estimate, faults, chunk: 4, ..Setup::calm(seed) };
+    let setup = Setup { seconds: 180, estimate, faults, chunk: 4, ..Setup::calm(seed) };
     run(&setup, Shipped).unwrap()
 }
 
