@@ -358,7 +358,7 @@ impl<'a, S: Steps> World<'a, S> {
         let (key, served) = (stream.key, stream.served);
         if self.happens(self.setup.faults.late_ppm) {
             self.later(id, key, served);
-            self.done(id);
+            self.done(id, false);
         } else {
             self.ask(id, Wants::Settle(served));
         }
@@ -371,14 +371,15 @@ impl<'a, S: Steps> World<'a, S> {
         self.queue.push(at, Event::Say { stream: id, key, wants: Wants::Settle(served) });
     }
 
-    fn done(&mut self, id: u64) {
+    fn done(&mut self, id: u64, is_settled: bool) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.ledger.figures.served += stream.served;
         self.ledger.figures.whole += u64::from(stream.served == stream.length);
         self.lengths[stream.key].push(stream.served);
         if self.happens(self.setup.faults.again_ppm) {
-            // A lie: who settles again is told what was settled before.
-            let other = self.random.u64(0..=stream.served * 2);
+            // Once it is settled, a lie: who settles again is told what was settled before.
+            let lie = self.random.u64(0..=stream.served * 2);
+            let other = if is_settled { lie } else { stream.served };
             self.later(id, stream.key, other);
         }
         self.think(stream.key);
@@ -420,7 +421,7 @@ impl<'a, S: Steps> World<'a, S> {
                 self.ledger.figures.stopped += 1;
                 self.settle(id);
             }
-            (Wants::Settle(_) | Wants::Abandon, _) => self.done(id),
+            (Wants::Settle(_) | Wants::Abandon, _) => self.done(id, true),
         }
     }
 
@@ -451,7 +452,7 @@ impl<'a, S: Steps> World<'a, S> {
                 if self.random.bool() {
                     self.later(id, key, served);
                 }
-                self.done(id);
+                self.done(id, false);
             }
         }
     }
