@@ -13,6 +13,7 @@
 //! - [`handoff`]: how a coordinator hands places on from node to node, as an abstract protocol
 //!   whose state count is known.
 //! - [`shares`]: the shipped coordinator and node machines, against the same enemies.
+//! - [`budget`]: the shipped accounts, against clients and messages that do as they like.
 //! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
@@ -33,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod carry_over;
 pub mod handoff;
 pub mod lease;
@@ -57,7 +59,7 @@ pub struct Entry {
 }
 
 /// Every model, in the order in which to read them.
-pub const MODELS: [Entry; 7] = [
+pub const MODELS: [Entry; 8] = [
     Entry {
         name: "carry-over",
         about: "plain leasing whose credits survive the window; known state counts",
@@ -87,6 +89,11 @@ pub const MODELS: [Entry; 7] = [
         name: "shares",
         about: "the shipped machines of a fleet that shares one limit",
         run: shares::run,
+    },
+    Entry {
+        name: "budget",
+        about: "the shipped accounts: reserve, debit and settle, with messages lost and doubled",
+        run: budget::run,
     },
     Entry {
         name: "trade-off",

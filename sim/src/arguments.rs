@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Lease(Box<Lease>),
     /// A fleet that shares one limit on what is in flight. Exits with 1 if a bound did not hold.
     Concurrency(Box<Concurrency>),
+    /// Streams that spend budgets, by how much they reserve. Exits with 1 if a check did not hold.
+    Cost(Cost),
     /// Inferred limits in front of backends with a known knee. Exits with 1 if the `stable` preset
     /// missed one.
     Knee(Knee),
@@ -33,6 +35,16 @@ pub(crate) struct Knee {
     /// How many requests each run settles.
     #[arg(long, default_value_t = 90_000, value_parser = samples)]
     pub(crate) samples: usize,
+}
+
+#[derive(Args)]
+pub(crate) struct Cost {
+    /// Where all chance comes from.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How long each run is, in simulated seconds.
+    #[arg(long, default_value_t = 900)]
+    pub(crate) seconds: u64,
 }
 
 #[derive(Args)]

@@ -47,6 +47,7 @@
 mod between;
 mod clock;
 pub mod concurrency;
+pub mod cost;
 mod demand;
 mod faults;
 mod fleet;

@@ -1,5 +1,6 @@
 //! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`,
 //! one that shares a limit: `cargo run --release -p admittance-sim -- concurrency --nodes 100`,
+//! streams that spend budgets: `cargo run --release -p admittance-sim -- cost --seed 1`,
 //! or limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`.
 
 mod arguments;
@@ -7,8 +8,8 @@ mod arguments;
 use std::process::ExitCode;
 
 use admittance_sim::knee::{Both, HEADING, backends};
-use admittance_sim::{InvalidSetup, Nothing, concurrency, run};
-use arguments::{Arguments, Command, Concurrency, Knee};
+use admittance_sim::{InvalidSetup, Nothing, concurrency, cost, run};
+use arguments::{Arguments, Command, Concurrency, Cost, Knee};
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
             report.held()
         }),
         Command::Concurrency(fleet) => share(&fleet),
+        Command::Cost(budgets) => spend(&budgets),
         Command::Knee(knee) => Ok(knees(&knee)),
     };
     match held {
@@ -40,6 +42,21 @@ fn knees(arguments: &Knee) -> bool {
         held &= both.held();
     }
     held
+}
+
+/// Runs streams that spend budgets, and says whether every check held.
+fn spend(arguments: &Cost) -> Result<bool, InvalidSetup> {
+    let Cost { seed, seconds } = *arguments;
+    println!("seed {seed}, {seconds} s, 64 streams on 50000 tokens a minute");
+    let mut held = true;
+    for (about, rows) in cost::tables(seed, seconds)? {
+        println!("\n{about}\n{}", cost::HEADING);
+        for row in rows {
+            println!("{row}");
+            held &= row.held();
+        }
+    }
+    Ok(held)
 }
 
 /// Runs fleets that share a limit, and says whether every bound held.

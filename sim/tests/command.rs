@@ -55,3 +55,15 @@ fn a_table_has_both_presets_and_a_missed_knee_is_a_failure() {
     let run = sim(&["knee", "--samples", "299"]);
     assert_eq!(run.status.code(), Some(2));
 }
+
+#[test]
+fn budgets_are_compared_in_tables_and_every_check_holds() {
+    let run = sim(&["cost", "--seed", "5", "--seconds", "70"]);
+    let said = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(run.status.code(), Some(0), "{said}");
+    for figure in ["seed 5", "80 % quantile", "foil: count afterwards", "store forgets", "held"] {
+        assert!(said.contains(figure), "no {figure} in\n{said}");
+    }
+    let refused = sim(&["cost", "--seconds", "0"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
