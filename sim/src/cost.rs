@@ -26,9 +26,7 @@
 //!   window.
 //!
 //! A store that forgets is the exception, counted apart: a window may then serve what was forgotten
-//! once more. And a debit that was doubled in an earlier window is given back, when the truth is
-//! told, to the present one as far as the lease was charged there: nobody can tell which of its
-//! units were the doubled ones. The ledger can, and counts them ([`Figures::misplaced`]).
+//! once more.
 //!
 //! # Proven by
 //! `tests/cost.rs`: many seeds, and a mutant for each check. By hand:

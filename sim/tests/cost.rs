@@ -66,7 +66,6 @@ fn every_unit_is_where_it_should_be_whatever_goes_wrong() {
         ("units that became debt", sum(&reports, |it| it.owed)),
         ("denials due to debt alone", sum(&reports, |it| it.blocked)),
         ("windows", sum(&reports, |it| it.windows)),
-        ("doubled debits given back to a later window", sum(&reports, |it| it.misplaced)),
     ] {
         println!("  {what}: {count}");
         assert!(count > 0, "none {what}");
@@ -80,11 +79,11 @@ fn token_by_token_nothing_is_served_beyond_the_limit() {
     let reports = hold(RUNS / 4, by_token);
     for report in &reports {
         let it = &report.figures;
-        // A debit that was doubled in the window before may be given back to this one.
-        assert!(it.overshoot_served <= it.misplaced, "{report}");
+        assert_eq!(it.overshoot_served, 0, "{report}");
     }
     let full = reports.iter().filter(|it| it.figures.stopped > 0).count();
-    println!("{} runs, {full} of which told somebody to stop", reports.len());
+    let most = reports.iter().map(|it| it.figures.overshoot_served).max().unwrap_or(0);
+    println!("{} runs, {full} of which told somebody to stop; {most} beyond", reports.len());
     assert!(full > 0, "the limit is out of reach");
 }
 

@@ -40,8 +40,6 @@ pub(super) struct Window {
     pub(super) lost: u64,
     /// What was really served.
     pub(super) served: u64,
-    /// What was given back here although it was charged to an earlier one.
-    pub(super) misplaced: u64,
     /// What became debt in it.
     pub(super) owed: u64,
 }
@@ -279,12 +277,12 @@ impl Book {
         }
         let over = entry.debited.saturating_sub(told);
         let charged = entry.charges.get(&self.index).copied().unwrap_or_default();
-        let back = over.min(charged.units);
+        // Only what cannot have been charged to an earlier window.
+        let earlier = entry.debited - charged.units;
+        let back = over.saturating_sub(earlier).min(charged.units);
         let present = self.windows.entry(self.index).or_default();
         present.spent = present.spent.saturating_sub(back);
         present.returned += back;
-        // Of debits that nobody served, it can only be what was charged here.
-        present.misplaced += back.saturating_sub(charged.units - charged.served.min(charged.units));
         returned += back;
         let debt = more - own;
         present.owed += debt;

@@ -277,7 +277,7 @@ impl Ledger {
         let recent = self.books[account].windows.iter().rev().take(windows);
         let over = recent
             .map(|(index, window)| (*index, *window))
-            .find(|(_, it)| it.served > it.limit + it.x.max(1) - 1 + it.lost + it.misplaced);
+            .find(|(_, it)| it.served > it.limit + it.x.max(1) - 1 + it.lost);
         if let Some((index, it)) = over {
             let detail = format!("account {account}, window {index}: {it:?}");
             self.violate(Check::Served, at, detail);
@@ -336,11 +336,6 @@ impl Ledger {
     pub(super) fn finish(mut self, until: u64) -> (Figures, Option<Violation>) {
         let book = &self.books[0];
         let it = &mut self.figures;
-        it.misplaced = self
-            .books
-            .iter()
-            .flat_map(|book| book.windows.values())
-            .fold(0, |sum, w| sum + w.misplaced);
         for (_, window) in book.windows.range(..book.index_at(until)).skip(1) {
             let used = window.served + window.owed;
             it.windows += 1;

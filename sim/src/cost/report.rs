@@ -58,9 +58,6 @@ pub struct Figures {
     pub debt_most: u64,
     /// Denials that were due to debt alone.
     pub blocked: u64,
-    /// Units of debits doubled in an earlier window that were given back to a later one, in all
-    /// accounts.
-    pub misplaced: u64,
     /// Tokens of the present window that a store forgot.
     pub lost: u64,
     /// What was reserved and idle, times microseconds.
@@ -141,9 +138,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "on the way     {} asked again, {} unanswered; {} given back to a later window; {} \
-             forgotten",
-            it.retries, it.unanswered, it.misplaced, it.lost
+            "on the way     {} asked again, {} unanswered; {} forgotten",
+            it.retries, it.unanswered, it.lost
         )?;
         match &self.violation {
             None => write!(f, "checks         all held"),

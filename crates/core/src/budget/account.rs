@@ -307,7 +307,10 @@ impl Account {
         let own = more.min(lease.unspent);
         let mut returned = 0;
         if lease.window == self.index {
-            let back = over.min(lease.charged);
+            // Which of the debits were too many nobody knows. Those of earlier windows, as far as
+            // that can be: what comes back here was certainly not served here.
+            let earlier = lease.debited.saturating_sub(lease.charged);
+            let back = over.saturating_sub(earlier).min(lease.charged);
             self.reserved -= lease.unspent;
             self.spent = self.spent + own - back;
             returned = lease.unspent - own + back;
