@@ -7,10 +7,11 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = protox::compile(["throttlekit/v1/throttlekit.proto"], ["proto"])?;
+    let files = ["throttlekit/v1/throttlekit.proto", "admittance/v1/budgets.proto"];
+    let files = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     // Served by reflection, and pinned by `tests/contract.rs`.
-    fs::write(out.join("throttlekit_descriptor.bin"), files.encode_to_vec())?;
+    fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(files)?;
     Ok(())
 }

@@ -27,6 +27,14 @@ pub(crate) enum Command {
     Peek(AskArgs),
     /// Say what is spendable and when that changes, without charging
     Forecast(CostArgs),
+    /// Show how a key's budgets stand: spent, reserved, debt, left, when the window ends
+    Budget(AskArgs),
+    /// Count units that are about to be served; exits with 0 when they may be, 1 when not
+    Debit(DebitArgs),
+    /// Take an estimate out of a budget and print its lease; exits like debit
+    Reserve(ReserveArgs),
+    /// End a lease with what was really produced
+    Settle(SettleArgs),
     /// Run recorded traffic through a policy, in process, at the times of the trace
     Replay(ReplayArgs),
 }
@@ -146,6 +154,50 @@ pub(crate) struct CostArgs {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=EXACT_MAX))]
     pub(crate) cost: u64,
 }
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DebitArgs {
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+    /// How many; 0 only keeps a lease
+    #[arg(default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]
+    pub(crate) units: u64,
+    /// The lease to draw on
+    #[arg(long)]
+    pub(crate) lease: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReserveArgs {
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+    /// How many; 0 for what the policy says
+    #[arg(default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]
+    pub(crate) units: u64,
+    /// How long the lease lives without being heard of; the policy's leaseTtl without it
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub(crate) ttl_ms: Option<u64>,
+    /// What kind of work it is, for policies with reserve: learned
+    #[arg(long)]
+    pub(crate) class: Option<String>,
+    /// What it is expected to cost, for those policies
+    #[arg(long, value_name = "UNITS", value_parser = clap::value_parser!(u64).range(1..=UNITS_MAX))]
+    pub(crate) prediction: Option<u64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SettleArgs {
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+    /// The lease that reserve printed
+    pub(crate) lease: String,
+    /// What was produced; what was debited without it
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]
+    pub(crate) actual: Option<u64>,
+}
+
+/// The most that an account counts at once.
+const UNITS_MAX: u64 = admittance::budget::Budget::UNITS_MAX;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {

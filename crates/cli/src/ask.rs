@@ -87,8 +87,15 @@ fn report(
     Ok(if decision.is_admit() { ExitCode::SUCCESS } else { ExitCode::from(DENIED) })
 }
 
-/// Connects and makes one call, with a limit on the time for each.
 fn call<T, F>(target: &str, ask: impl FnOnce(RateLimiterClient<Channel>) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    call_on(target, |channel| ask(RateLimiterClient::new(channel)))
+}
+
+/// Connects and makes one call, with a limit on the time for each.
+pub(crate) fn call_on<T, F>(target: &str, ask: impl FnOnce(Channel) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
@@ -106,7 +113,7 @@ where
                 innermost(&error)
             ))
         })?;
-        match ask(RateLimiterClient::new(channel)).await {
+        match ask(channel).await {
             Ok(answer) => Ok(answer.into_inner()),
             Err(status) => {
                 Err(Failure(format!("{}: {}", code(&status), printable(status.message()))))
@@ -142,7 +149,7 @@ fn code(status: &Status) -> String {
 }
 
 /// Arguments have been checked to fit.
-fn wire(cost: u64) -> i64 {
+pub(crate) fn wire(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
 

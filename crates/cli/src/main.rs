@@ -1,11 +1,12 @@
 //! The `admittance` command.
 //!
-//! Exit codes: 0 when what was asked for happened (for check and peek: admitted), 1 when a check
-//! or peek was denied, 2 when something was wrong. `docs/SERVICE.md` has every flag.
+//! Exit codes: 0 when what was asked for happened (for check, peek, debit and reserve: admitted), 1
+//! when one of these was denied, 2 when something was wrong. `docs/SERVICE.md` has every flag.
 #![forbid(unsafe_code)]
 
 mod args;
 mod ask;
+mod budget;
 mod replay;
 mod serve;
 mod shown;
@@ -26,6 +27,10 @@ fn main() -> ExitCode {
         Command::Check(args) => ask::check(&args),
         Command::Peek(args) => ask::peek(&args),
         Command::Forecast(args) => ask::forecast(&args),
+        Command::Budget(args) => budget::budget(&args),
+        Command::Debit(args) => budget::debit(&args),
+        Command::Reserve(args) => budget::reserve(&args),
+        Command::Settle(args) => budget::settle(&args),
         Command::Replay(args) => replay::run(&args),
     };
     match done {

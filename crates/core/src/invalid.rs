@@ -114,6 +114,18 @@ pub enum Parameter {
     Recalibrate,
     /// Units that may be spent in a window.
     Budget,
+    /// What a unit costs that was reserved and not needed.
+    Hold,
+    /// What a unit costs that was needed and not reserved.
+    Overrun,
+    /// The smallest reservation.
+    MinReserve,
+    /// The largest reservation.
+    MaxReserve,
+    /// The reservation before anything is known.
+    InitialReserve,
+    /// How many classes of work are told apart.
+    MaxClasses,
 }
 
 impl fmt::Display for Parameter {
@@ -145,6 +157,12 @@ impl fmt::Display for Parameter {
             Self::RttMax => "rttMax",
             Self::Recalibrate => "recalibrate",
             Self::Budget => "budget",
+            Self::Hold => "hold",
+            Self::Overrun => "overrun",
+            Self::MinReserve => "minReserve",
+            Self::MaxReserve => "maxReserve",
+            Self::InitialReserve => "initialReserve",
+            Self::MaxClasses => "maxClasses",
         })
     }
 }

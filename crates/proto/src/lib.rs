@@ -38,6 +38,16 @@ pub mod v1 {
     tonic::include_proto!("throttlekit.v1");
 }
 
+/// What the public contract has no message for, package `admittance.v1`.
+pub mod budgets {
+    #![allow(clippy::all, missing_docs, unreachable_pub, rust_2018_idioms)]
+    #![allow(clippy::missing_errors_doc, clippy::must_use_candidate, clippy::too_many_lines)]
+    tonic::include_proto!("admittance.v1");
+}
+
+/// The full name of the service of budgets.
+pub const BUDGETS: &str = "admittance.v1.Budgets";
+
 /// The full name of the service that decides, as health checks ask for it.
 pub const RATE_LIMITER: &str = "throttlekit.v1.RateLimiter";
 
@@ -45,5 +55,4 @@ pub const RATE_LIMITER: &str = "throttlekit.v1.RateLimiter";
 pub const FLEET: &str = "throttlekit.v1.Fleet";
 
 /// The encoded descriptors of all files in the contract, for server reflection.
-pub const DESCRIPTORS: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/throttlekit_descriptor.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

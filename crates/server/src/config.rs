@@ -31,6 +31,7 @@
 //! # Ok::<(), admittance_server::Report>(())
 //! ```
 
+mod budget;
 mod concurrency;
 mod escrow;
 mod lease;
@@ -49,6 +50,8 @@ use std::path::Path;
 
 use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
+pub use self::budget::{CostConfig, ReserveConfig};
+use self::concurrency::lease_ttl;
 pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
 pub use self::lease::TierConfig;
@@ -109,6 +112,8 @@ pub struct PolicyConfig {
     pub rate: Option<RateConfig>,
     /// How many at once, if that is limited.
     pub concurrency: Option<GateConfig>,
+    /// How much may be spent, if that is limited.
+    pub cost: Option<CostConfig>,
     /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
     /// What to answer when the store cannot.
@@ -242,6 +247,9 @@ impl fmt::Display for Config {
             if let Some(concurrency) = &policy.concurrency {
                 write!(f, "{concurrency}")?;
             }
+            if let Some(cost) = &policy.cost {
+                write!(f, "{cost}")?;
+            }
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;
             }
@@ -359,9 +367,17 @@ impl Reader {
                 self.report(Some(place), &path, message);
                 continue;
             }
-            let Some(rate) = &policy.rate else { continue };
-            let first = *seen.entry((name, rate.strategy.shape())).or_insert(&policy.name);
-            if first != policy.name {
+            let rate = policy.rate.iter().map(|rate| rate.strategy.shape());
+            // Those of one process share nothing.
+            let costs = policy.cost.iter().filter(|cost| cost.is_shared);
+            let costs =
+                costs.flat_map(|cost| cost.budgets.iter().map(|(_, budget)| budget.shape()));
+            let others = rate.chain(costs).map(|shape| {
+                let first = *seen.entry((name, shape)).or_insert(&policy.name);
+                Some(first).filter(|first| *first != policy.name)
+            });
+            let others: Vec<_> = others.collect();
+            if let Some(first) = others.into_iter().flatten().next() {
                 let message = format!(
                     "counts the same keys as policy {} in a shared store: both are {} there and of \
                      one shape; give one of them a prefix of its own unless that is meant",

@@ -19,7 +19,7 @@ use admittance_proto::v1::rate_limiter_server::RateLimiter;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::service::{Admitted, Operation, Refusal, Service, cost};
+use crate::service::{Admitted, Refusal, Service, cost};
 
 /// The door to one service.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Door {
     }
 }
 
-type Reply<T> = Result<Response<T>, Status>;
+pub(crate) type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl RateLimiter for Door {
@@ -71,9 +71,11 @@ impl RateLimiter for Door {
     }
 
     async fn debit(&self, request: Request<v1::DebitRequest>) -> Reply<v1::DebitResponse> {
-        let policy = request.into_inner().policy;
-        self.service.unsupported(&policy, Operation::Debit).map_err(status)?;
-        Err(later("debit"))
+        let v1::DebitRequest { policy, key, tokens } = request.into_inner();
+        let cost = cost(tokens).map_err(status)?;
+        let decided = self.service.debit(&policy, &key, cost).await.map_err(status)?;
+        let decision = Some(decided.decision.into());
+        Ok(sourced(v1::DebitResponse { decision }, decided.source))
     }
 
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Reply<v1::AdmitResponse> {
@@ -114,7 +116,7 @@ impl RateLimiter for Door {
 }
 
 /// A reply that says so if the store did not decide it.
-fn sourced<T>(reply: T, source: Source) -> Response<T> {
+pub(crate) fn sourced<T>(reply: T, source: Source) -> Response<T> {
     let mut response = Response::new(reply);
     let value = match source {
         Source::Store => return response,
@@ -131,17 +133,18 @@ pub(crate) fn status(refusal: Refusal) -> Status {
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
         Refusal::Unsupported { .. } => Status::unimplemented(message),
         Refusal::Store { .. } | Refusal::Relay { .. } => Status::unavailable(message),
+        Refusal::Apart { .. } => Status::failed_precondition(message),
         Refusal::CostOutOfRange { .. }
+        | Refusal::UnitsOutOfRange { .. }
+        | Refusal::TooManyAccounts { .. }
+        | Refusal::TwiceCharged { .. }
+        | Refusal::LeaseMalformed
         | Refusal::KeyTooLong { .. }
         | Refusal::BatchTooLong { .. } => Status::invalid_argument(message),
     }
 }
 
 /// An instant as the wire has it.
-fn epoch_ms(at: Micros) -> i64 {
+pub(crate) fn epoch_ms(at: Micros) -> i64 {
     i64::try_from(at.epoch_ms_ceil()).unwrap_or(i64::MAX)
-}
-
-fn later(operation: &str) -> Status {
-    Status::unimplemented(format!("{operation} is not yet served by this version"))
 }

@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use admittance_proto::{FLEET, RATE_LIMITER};
+use admittance_proto::{BUDGETS, FLEET, RATE_LIMITER};
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -19,16 +19,32 @@ use crate::config::quoted;
 #[derive(Clone, Debug)]
 pub(crate) struct Healthy {
     draining: watch::Receiver<bool>,
-    has_fleet: bool,
+    served: Served,
+}
+
+/// Which services are there that not every configuration has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    pub(crate) fleet: bool,
+    pub(crate) budgets: bool,
+}
+
+impl Served {
+    /// Their full names.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let fleet = self.fleet.then_some(FLEET);
+        fleet.into_iter().chain(self.budgets.then_some(BUDGETS))
+    }
 }
 
 impl Healthy {
-    pub(crate) const fn new(draining: watch::Receiver<bool>, has_fleet: bool) -> Self {
-        Self { draining, has_fleet }
+    pub(crate) const fn new(draining: watch::Receiver<bool>, served: Served) -> Self {
+        Self { draining, served }
     }
 
     fn is_known(&self, service: &str) -> bool {
-        service.is_empty() || service == RATE_LIMITER || (self.has_fleet && service == FLEET)
+        let mut others = self.served.names();
+        service.is_empty() || service == RATE_LIMITER || others.any(|name| name == service)
     }
 
     fn status(&self) -> ServingStatus {

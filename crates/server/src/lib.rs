@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod config;
 mod escrow;
 mod fleet;
@@ -36,8 +37,8 @@ mod service;
 mod store;
 
 pub use config::{
-    Config, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, Place, PolicyConfig, Problem,
-    RateConfig, Report, Rule, StoreConfig, TierConfig,
+    Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, Place, PolicyConfig,
+    Problem, RateConfig, Report, ReserveConfig, Rule, StoreConfig, TierConfig,
 };
 pub use fleet::FleetSecret;
 pub use leases::{Heard, Lease};
@@ -47,7 +48,8 @@ pub use serve::{
     serve_fleet,
 };
 pub use service::{
-    Admitted, Axis, BATCH_MAX, Instance, KEY_MAX, Known, Lent, Operation, Policy, Refusal, SWEEP,
-    Service, SharedClock, Stopped, Unservable, cost,
+    Admitted, Asked, Axis, BATCH_MAX, CostLine, Costs, Expected, Instance, KEY_MAX, Known, Lent,
+    Operation, Policy, Refusal, Reserved, SWEEP, Service, SharedClock, Stopped, Unservable, cost,
+    units,
 };
 pub use store::{AnyFleet, AnyStore};

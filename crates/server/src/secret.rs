@@ -16,6 +16,7 @@
 
 use std::fmt;
 
+use admittance::budget::{Accounts, Booked, Charge, Entry};
 use admittance::{Applied, AppliedMany, AppliedSeveral, Group, Limit, Many, Op, Store, StoreError};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -77,7 +78,7 @@ pub struct Coded<S> {
     secret: KeySecret,
 }
 
-impl<S: Store> Coded<S> {
+impl<S> Coded<S> {
     /// `store`, behind this secret.
     pub const fn new(store: S, secret: KeySecret) -> Self {
         Self { store, secret }
@@ -103,6 +104,17 @@ impl<S: Store> Store for Coded<S> {
         let limits: Vec<Limit<'_>> =
             coded.map(|(limit, code)| Limit { key: code, ..*limit }).collect();
         self.store.several(Group { limits: &limits, ..group }).await
+    }
+}
+
+impl<S: Accounts> Accounts for Coded<S> {
+    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        let codes: Vec<_> =
+            entry.charges.iter().map(|charge| self.secret.code(charge.key)).collect();
+        let coded = entry.charges.iter().zip(&codes);
+        let charges: Vec<Charge<'_>> =
+            coded.map(|(charge, code)| Charge { key: code, ..*charge }).collect();
+        self.store.book(Entry { charges: &charges, ..entry }).await
     }
 }
 

@@ -19,9 +19,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use admittance_proto::budgets::budgets_server::BudgetsServer;
 use admittance_proto::v1::fleet_server::FleetServer;
 use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
-use admittance_proto::{DESCRIPTORS, FLEET, RATE_LIMITER};
+use admittance_proto::{DESCRIPTORS, RATE_LIMITER};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -33,9 +34,10 @@ use tonic::transport::server::{Connected, Router};
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::Service;
+use crate::budgets::BudgetsDoor;
 use crate::fleet::{FleetDoor, FleetSecret};
 use crate::grpc::Door;
-use crate::health::Healthy;
+use crate::health::{Healthy, Served};
 
 /// How long calls in flight may take to finish after the shutdown signal. The process is to be gone
 /// within five seconds, on a busy machine too.
@@ -144,7 +146,12 @@ fn doors(
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX)
     });
-    let has_fleet = fleet.is_some();
+    let budgets = service.has_budgets().then(|| {
+        BudgetsServer::new(BudgetsDoor::new(Arc::clone(&service)))
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX)
+    });
+    let served = Served { fleet: fleet.is_some(), budgets: budgets.is_some() };
     let limiter = RateLimiterServer::new(Door::new(service))
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -157,22 +164,26 @@ fn doors(
         .timeout(CALL_MAX)
         .add_service(limiter)
         .add_optional_service(fleet)
-        .add_service(HealthServer::new(Healthy::new(draining, has_fleet)))
-        .add_service(reflection(has_fleet).build_v1()?)
-        .add_service(reflection(has_fleet).build_v1alpha()?);
+        .add_optional_service(budgets)
+        .add_service(HealthServer::new(Healthy::new(draining, served)))
+        .add_service(reflection(served).build_v1()?)
+        .add_service(reflection(served).build_v1alpha()?);
     Ok(router)
 }
 
 /// Reflection of what is served here, which is less than what the contract describes.
-fn reflection(has_fleet: bool) -> tonic_reflection::server::Builder<'static> {
-    let reflection = tonic_reflection::server::Builder::configure()
+fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
+    let mut reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .with_service_name(RATE_LIMITER)
         .with_service_name("grpc.health.v1.Health")
         .with_service_name("grpc.reflection.v1.ServerReflection")
         .with_service_name("grpc.reflection.v1alpha.ServerReflection");
-    if has_fleet { reflection.with_service_name(FLEET) } else { reflection }
+    for name in served.names() {
+        reflection = reflection.with_service_name(name);
+    }
+    reflection
 }
 
 /// Accepts connections until the drain begins, which also closes the port.

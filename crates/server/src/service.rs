@@ -33,6 +33,7 @@
 //! ```
 
 mod admit;
+mod cost;
 mod instance;
 mod lend;
 mod many;
@@ -44,6 +45,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use admittance::budget::{Budget, Entry, MemoryAccounts, SharedAccounts};
 use admittance::two_tier::{Leasing, TwoTier};
 use admittance::{
     Clock, Cost, Decided, Decision, EXACT_MAX, FailMode, Forecast, GuardSettings, Guarded, Invalid,
@@ -52,7 +54,7 @@ use admittance::{
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, GateConfig, PolicyConfig, RateConfig, TierConfig, quoted};
+use crate::config::{Config, CostConfig, GateConfig, PolicyConfig, RateConfig, TierConfig, quoted};
 use crate::escrow::Escrow;
 use crate::leases::Leases;
 use crate::peers::Peers;
@@ -60,6 +62,9 @@ use crate::store::{AnyFleet, AnyStore};
 
 use self::admit::Gated;
 pub use self::admit::{Admitted, Axis, SWEEP};
+pub use self::cost::{Asked, CostLine, Costs, Expected, Reserved};
+use self::cost::{Costed, Ledger};
+pub(crate) use self::cost::{lease_text, parse_lease};
 pub use self::instance::{Instance, Unservable};
 pub use self::lend::{Lent, Stopped};
 use self::rate::{Here, Rate, Unanswered};
@@ -87,6 +92,8 @@ pub struct Service {
     incarnation: u64,
     /// The permits that clients hold.
     leases: Leases,
+    /// What the cost axis keeps in this process.
+    ledger: Ledger,
     /// This instance's part of every limit, without and with what others leave to it.
     parts: [Option<Arc<Parts>>; 2],
 }
@@ -96,6 +103,7 @@ pub struct Policy {
     config: PolicyConfig,
     rate: Option<Rate>,
     gate: Option<Gated>,
+    cost: Option<Costed>,
 }
 
 /// What can be asked of a policy.
@@ -114,8 +122,12 @@ pub enum Operation {
     Debit,
     /// Start work on every axis.
     Admit,
-    /// Borrow a part of the budget.
+    /// Borrow a part of the budget, or take an estimate out of it.
     Reserve,
+    /// Tell what work has cost.
+    Settle,
+    /// See how an account stands.
+    Budget,
 }
 
 /// Why a request was not decided. A denial is not one of these: it is a decision.
@@ -144,6 +156,40 @@ pub enum Refusal {
         /// What was asked for.
         given: i64,
     },
+    /// More units than an account counts, or fewer than none.
+    #[error("units are {given}; they must lie between 0 and {}", Budget::UNITS_MAX)]
+    UnitsOutOfRange {
+        /// What was asked for.
+        given: i64,
+    },
+    /// No account at all, or more than are charged at once.
+    #[error("{asked} accounts are asked for; between 1 and {} can be", Entry::CHARGES_MAX)]
+    TooManyAccounts {
+        /// How many.
+        asked: usize,
+    },
+    /// An account occurs twice.
+    #[error("an account of policy {} is charged twice; add its units together", quoted(policy))]
+    TwiceCharged {
+        /// The policy, or one of them.
+        policy: String,
+    },
+    /// Accounts that do not live in one place cannot be charged together.
+    #[error(
+        "policies {} and {} cannot be charged together: one counts in each process, the other in \
+         the shared store; make both fleetBudget",
+        quoted(one),
+        quoted(other)
+    )]
+    Apart {
+        /// One policy.
+        one: String,
+        /// One that lives elsewhere.
+        other: String,
+    },
+    /// What should name a lease does not.
+    #[error("lease_id is not one that Reserve has given")]
+    LeaseMalformed,
     /// The key is too long.
     #[error("the key has {length} bytes; the most is {KEY_MAX}")]
     KeyTooLong {
@@ -210,7 +256,9 @@ impl Service {
                         rate.expect("the reader has built it once")
                     }
                 });
-            let policy = Policy { config: policy.clone(), rate, gate };
+            let cost = policy.cost.as_ref();
+            let cost = cost.map(|cost| Costed::new(cost, &policy.name, None, policy.fail));
+            let policy = Policy { config: policy.clone(), rate, gate, cost };
             service.policies.insert(policy.name().to_owned(), policy);
         }
         // What stands before this process's memory is nobody's concern: it always answers.
@@ -219,6 +267,12 @@ impl Service {
     }
 
     fn empty(config: &Config, clock: SharedClock, relay: Option<AnyFleet>) -> Self {
+        let mut here = MemoryAccounts::new(Arc::clone(&clock));
+        for policy in &config.policies {
+            if let Some(cost) = &policy.cost {
+                here = here.max_keys_of(&policy.name, cost.max_keys);
+            }
+        }
         let ttls = config.policies.iter().filter_map(|policy| policy.concurrency.as_ref());
         let ttl_min = ttls.map(|gate| gate.lease_ttl).min();
         Self {
@@ -229,6 +283,7 @@ impl Service {
             lent: AtomicU64::new(0),
             incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
             leases: Leases::new(clock, relay, ttl_min.unwrap_or(GateConfig::LEASE_TTL_DEFAULT)),
+            ledger: Ledger::new(here),
             parts: [None, None],
         }
     }
@@ -284,10 +339,54 @@ impl Service {
                 Some(rate) => Some(service.in_store(config, policy, rate, store, settings)?),
                 None => None,
             };
-            let policy = Policy { config: policy.clone(), rate, gate };
+            let cost = match &policy.cost {
+                Some(cost) => Some(service.costed(config, policy, cost, store, settings)?),
+                None => None,
+            };
+            let policy = Policy { config: policy.clone(), rate, gate, cost };
             service.policies.insert(policy.name().to_owned(), policy);
         }
         Ok(service)
+    }
+
+    /// What stands between a policy and the store.
+    fn guard(
+        &mut self,
+        policy: &PolicyConfig,
+        store: &AnyStore,
+        settings: &GuardSettings,
+    ) -> Arc<Guarded<AnyStore>> {
+        let deadline = policy.store.deadline;
+        let guard = self.guards.entry(deadline).or_insert_with(|| {
+            let settings = GuardSettings { deadline, ..settings.clone() };
+            Arc::new(Guarded::start(store.clone(), settings))
+        });
+        Arc::clone(guard)
+    }
+
+    /// A policy's cost axis: in this process, or in the store that instances share.
+    fn costed(
+        &mut self,
+        config: &Config,
+        policy: &PolicyConfig,
+        cost: &CostConfig,
+        store: &AnyStore,
+        settings: &GuardSettings,
+    ) -> Result<Costed, Unservable> {
+        if !cost.is_shared {
+            return Ok(Costed::new(cost, &policy.name, None, policy.fail));
+        }
+        if !store.has_accounts() {
+            return Err(Unservable::NoAccounts { policy: policy.name.clone() });
+        }
+        let guard = self.guard(policy, store, settings);
+        let mut shared = SharedAccounts::new(guard, policy.fail)?.max_keys(cost.max_keys);
+        if let FailMode::Granted { reserve } = policy.fail
+            && let Some(parts) = &self.parts[usize::from(reserve)]
+        {
+            shared = shared.parts(Arc::clone(parts));
+        }
+        Ok(Costed::new(cost, config.store_name(policy), Some(shared), policy.fail))
     }
 
     /// Where a policy lives whose keys are in a store.
@@ -299,11 +398,7 @@ impl Service {
         store: &AnyStore,
         settings: &GuardSettings,
     ) -> Result<Rate, Invalid> {
-        let deadline = policy.store.deadline;
-        let guard = self.guards.entry(deadline).or_insert_with(|| {
-            let settings = GuardSettings { deadline, ..settings.clone() };
-            Arc::new(Guarded::start(store.clone(), settings))
-        });
+        let guard = &self.guard(policy, store, settings);
         if let Some(escrow) = &rate.escrow {
             let escrow = Escrow::there(config, policy, escrow, guard)?;
             return Ok(Rate::Together(Box::new(escrow)));
@@ -360,6 +455,12 @@ impl Service {
     /// in-process store.
     pub fn guards(&self) -> impl Iterator<Item = &Arc<Guarded<AnyStore>>> {
         self.guards.values()
+    }
+
+    /// Whether any policy has a budget.
+    #[must_use]
+    pub fn has_budgets(&self) -> bool {
+        self.policies.values().any(|policy| policy.cost.is_some())
     }
 
     /// The policy with this name.
@@ -432,14 +533,6 @@ impl Service {
         seen.map_err(|why| policy.unanswered(why, Operation::Forecast))
     }
 
-    /// Refuses an operation that no policy of this version supports.
-    ///
-    /// # Errors
-    /// Always: an unknown policy, or one that cannot do this.
-    pub fn unsupported(&self, policy: &str, operation: Operation) -> Result<(), Refusal> {
-        Err(self.policy(policy)?.cannot(operation))
-    }
-
     fn known(&self) -> Known {
         let mut room = KNOWN_SHOWN_MAX;
         let fits = self.policies.keys().take_while(|name| {
@@ -474,7 +567,8 @@ impl Policy {
     /// How many asks its fail mode has answered; none if it lives in this process.
     #[must_use]
     pub fn answered_by_fail_mode(&self) -> u64 {
-        self.rate.as_ref().map_or(0, Rate::answered_by_fail_mode)
+        let rate = self.rate.as_ref().map_or(0, Rate::answered_by_fail_mode);
+        rate + self.cost.as_ref().map_or(0, Costed::answered_by_fail_mode)
     }
 
     fn is_federated(&self) -> bool {
@@ -514,6 +608,15 @@ pub fn cost(given: i64) -> Result<Cost, Refusal> {
     cost.ok_or(Refusal::CostOutOfRange { given })
 }
 
+/// Units as the wire says them.
+///
+/// # Errors
+/// A negative number and one that accounts do not count.
+pub fn units(given: i64) -> Result<u64, Refusal> {
+    let units = u64::try_from(given).ok().filter(|units| *units <= Budget::UNITS_MAX);
+    units.ok_or(Refusal::UnitsOutOfRange { given })
+}
+
 /// What a caller is told: a store's own words are for the log.
 fn why(error: &StoreError) -> String {
     match error {
@@ -543,6 +646,8 @@ impl fmt::Display for Operation {
             Self::Debit => "debit",
             Self::Admit => "admit",
             Self::Reserve => "reserve",
+            Self::Settle => "settle",
+            Self::Budget => "budget",
         })
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use admittance::budget::{Accounts, Booked, Entry};
 use admittance::concurrency::{FleetRules, Grant, Leave, Report};
 use admittance::relay::{Collect, Collected, Note, Posted, Secret};
 use admittance::{
@@ -17,18 +18,31 @@ use admittance::{
 pub struct AnyStore {
     store: Arc<dyn Erased>,
     fleet: Option<AnyFleet>,
+    accounts: Option<Arc<dyn ErasedAccounts>>,
 }
 
 impl AnyStore {
     /// This store, whatever its type. Instances do not meet in it.
     pub fn new(store: impl Store + 'static) -> Self {
-        Self { store: Arc::new(store), fleet: None }
+        Self { store: Arc::new(store), fleet: None, accounts: None }
     }
 
     /// The same, and instances meet here.
     #[must_use]
     pub fn with_fleet(self, fleet: impl Coordinator + Relay + 'static) -> Self {
         Self { fleet: Some(AnyFleet(Arc::new(fleet))), ..self }
+    }
+
+    /// The same, and budgets have their accounts here.
+    #[must_use]
+    pub fn with_accounts(self, accounts: impl Accounts + 'static) -> Self {
+        Self { accounts: Some(Arc::new(accounts)), ..self }
+    }
+
+    /// Whether budgets can have their accounts here.
+    #[must_use]
+    pub fn has_accounts(&self) -> bool {
+        self.accounts.is_some()
     }
 
     /// Where instances meet, if they do.
@@ -49,6 +63,15 @@ impl Store for AnyStore {
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         self.store.several(group).await
+    }
+}
+
+impl Accounts for AnyStore {
+    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        match &self.accounts {
+            Some(accounts) => accounts.book(entry).await,
+            None => Err(StoreError::Refused { detail: "it keeps no accounts".into() }),
+        }
     }
 }
 
@@ -78,6 +101,17 @@ impl<S: Store> Erased for S {
 
     fn several<'a>(&'a self, group: Group<'a>) -> Asked<'a, AppliedSeveral> {
         Box::pin(Store::several(self, group))
+    }
+}
+
+/// [`Accounts`] with its future in a box.
+trait ErasedAccounts: Send + Sync {
+    fn book<'a>(&'a self, entry: Entry<'a>) -> Asked<'a, Booked>;
+}
+
+impl<A: Accounts> ErasedAccounts for A {
+    fn book<'a>(&'a self, entry: Entry<'a>) -> Asked<'a, Booked> {
+        Box::pin(Accounts::book(self, entry))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an executor of a fleet's step or of a relay did that it must not.
+//! What an executor of a fleet's step, of a relay or of accounts did that it must not.
 
 use std::fmt;
 
@@ -30,6 +30,10 @@ pub enum Promise {
     Atomic,
     /// As much as is promised fits, and no more.
     Bounded,
+    /// Several are charged together, or none of them.
+    AllOrNone,
+    /// What is one's is no other's.
+    Apart,
 }
 
 impl Departure {
@@ -54,6 +58,8 @@ impl fmt::Display for Promise {
             Self::Equals => "every answer is the pure step's, in every field",
             Self::Atomic => "many at once are as if they had come one after another",
             Self::Bounded => "as much as is promised fits, and no more",
+            Self::AllOrNone => "several are charged together, or none of them",
+            Self::Apart => "what is one's is no other's",
         })
     }
 }

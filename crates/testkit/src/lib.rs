@@ -3,7 +3,7 @@
 //! Implement [`Harness`] for a store, which is a way to get a fresh one and a way to set its clock,
 //! and run [`conformance`]. Each contract is also a function of its own. For a coordinator of
 //! fleets implement [`Fleets`] and run `coordinators_*`; for a relay implement [`Relays`] and run
-//! `relays_*`.
+//! `relays_*`; for accounts of budgets implement [`Budgets`] and run `accounts_*`.
 //!
 //! # Guarantee
 //! A store that passes decides as `admittance-core` does, atomically, and forgets neither too
@@ -11,7 +11,8 @@
 //!
 //! # Proven by
 //! `tests/memory.rs` runs the suite over the in-process store, `tests/mutants.rs` over stores that
-//! are nearly right; `tests/fleets.rs` and `tests/relays.rs` do so with coordinators and relays.
+//! are nearly right; `tests/fleets.rs`, `tests/relays.rs` and `tests/budgets.rs` do so with
+//! coordinators, relays and accounts.
 //!
 //! # Example
 //! ```
@@ -40,6 +41,7 @@
 //! times as long.
 #![forbid(unsafe_code)]
 
+mod budgets;
 mod changed;
 mod contracts;
 mod custom;
@@ -61,6 +63,10 @@ mod violation;
 
 use admittance::{Applied, Micros, Op, Store, StoreError};
 
+pub use budgets::{
+    Budgets, TimedEntry, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
+    accounts_equal_core,
+};
 pub use changed::keeps_what_was_spent_when_a_limit_changes;
 pub use contracts::{
     denials_are_free, expires_when_idle_and_not_before, isolates_keys, isolates_policies,

@@ -115,7 +115,7 @@ impl Timeline {
 }
 
 /// Where a timeline begins: a real epoch mostly, and the places calendars stumble over.
-fn base(rng: &mut Rng) -> u64 {
+pub(crate) fn base(rng: &mut Rng) -> u64 {
     match rng.u8(..12) {
         0 => 0,
         1 => HORIZON - rng.u64(0..=10 * YEAR),

@@ -31,6 +31,8 @@ pub struct MemoryAccounts<C> {
     secret: Secret,
     shards: Box<[Mutex<Shard>]>,
     max_keys: u64,
+    /// Of policies that say otherwise.
+    max_keys_of: HashMap<Box<str>, u64>,
     /// What every new account begins with: everything spent, if it is for going on alone.
     spent_since: Option<Micros>,
 }
@@ -76,6 +78,7 @@ impl<C: Clock> MemoryAccounts<C> {
             secret: Secret::of_process(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             max_keys: Self::MAX_KEYS_DEFAULT,
+            max_keys_of: HashMap::new(),
             spent_since: None,
         }
     }
@@ -84,6 +87,13 @@ impl<C: Clock> MemoryAccounts<C> {
     #[must_use]
     pub fn max_keys(self, max_keys: u64) -> Self {
         Self { max_keys, ..self }
+    }
+
+    /// How many accounts this policy keeps.
+    #[must_use]
+    pub fn max_keys_of(mut self, policy: &str, max_keys: u64) -> Self {
+        self.max_keys_of.insert(policy.into(), max_keys);
+        self
     }
 
     /// The same, but every account has spent all in the window of `since`.
@@ -223,7 +233,8 @@ impl Shard {
             self.slots[slot].budget = *charge.budget;
             return slot;
         }
-        let most = part_of(accounts.max_keys);
+        let own = accounts.max_keys_of.get(charge.policy).copied();
+        let most = part_of(own.unwrap_or(accounts.max_keys));
         let kept = self.members.get(charge.policy).map_or(0, Vec::len);
         if let Some(now) = make_room.filter(|_| kept >= most) {
             self.make_room(charge.policy, now);

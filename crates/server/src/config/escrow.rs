@@ -156,6 +156,7 @@ impl Reader<'_, '_> {
                 escrow: Some(escrow),
             }),
             concurrency: None,
+            cost: None,
             prefix: raw.prefix.value().map(ToOwned::to_owned),
             fail: fail?,
             store,

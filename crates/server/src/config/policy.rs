@@ -8,7 +8,9 @@ use admittance::{
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
-use super::{Defaults, Fail, PolicyConfig, RateConfig, concurrency, escrow, lease, scalar, shared};
+use super::{
+    Defaults, Fail, PolicyConfig, RateConfig, budget, concurrency, escrow, lease, scalar, shared,
+};
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
 pub(crate) fn read(
@@ -24,6 +26,10 @@ pub(crate) fn read(
         let policy = reader.escrow(defaults, &raw);
         return policy.filter(|_| problems.len() == found_before);
     }
+    if !raw.token_budget.is_absent() || !raw.fleet_budget.is_absent() {
+        let policy = reader.budget(defaults, &raw);
+        return policy.filter(|_| problems.len() == found_before);
+    }
     let concurrency = reader.concurrency(&raw);
     let has_concurrency = !raw.concurrency.is_absent() || !raw.distributed.is_absent();
     if has_concurrency && !raw.keys.iter().any(|(key, _)| concurrency::is_of_rate(key)) {
@@ -32,6 +38,7 @@ pub(crate) fn read(
             name: name.key.clone(),
             rate: None,
             concurrency,
+            cost: None,
             prefix: raw.prefix.value().map(ToOwned::to_owned),
             fail: fail?,
             store,
@@ -68,6 +75,7 @@ pub(crate) fn read(
             escrow: None,
         }),
         concurrency,
+        cost: None,
         prefix: raw.prefix.value().map(ToOwned::to_owned),
         fail: fail?,
         store,
@@ -108,6 +116,8 @@ pub(super) struct Raw<'a> {
     pub(super) federated: Slot<lease::Block>,
     pub(super) concurrency: Slot<concurrency::Block>,
     pub(super) distributed: Slot<concurrency::Block>,
+    pub(super) token_budget: Slot<budget::Block>,
+    pub(super) fleet_budget: Slot<budget::Block>,
     pub(super) lease_ttl: Slot<Span>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
@@ -261,6 +271,8 @@ impl<'n> Reader<'n, '_> {
             concurrency::DISTRIBUTED => {
                 raw.distributed = self.gate_block(entry, concurrency::DISTRIBUTED);
             }
+            budget::LOCAL => raw.token_budget = self.budget_block(entry, budget::LOCAL),
+            budget::SHARED => raw.fleet_budget = self.budget_block(entry, budget::SHARED),
             "leaseTtl" => raw.lease_ttl = self.slot(entry, "2s", concurrency::lease_ttl),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
@@ -555,20 +567,12 @@ const EXAMPLES: &[(&str, &str)] = &[
     (lease::FEDERATED, "{ batch: 16 }"),
     (concurrency::LOCAL, "{ maxLimit: 8 }"),
     (concurrency::DISTRIBUTED, "{ maxLimit: 100 }"),
+    (budget::LOCAL, "{ budget: 100000, windowMs: 60000 }"),
+    (budget::SHARED, "{ budget: 100000, windowMs: 60000 }"),
     ("leaseTtl", "2s"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
-const LATER: &[&str] = &[
-    "tokenBudget",
-    "fleetBudget",
-    "load",
-    "cost",
-    "joint",
-    "atomicity",
-    "leaseTime",
-    "shadow",
-    "batch",
-];
+const LATER: &[&str] = &["load", "cost", "joint", "atomicity", "leaseTime", "shadow", "batch"];
 
 const EXAMPLE: &str = "{ strategy: gcra, limit: 100, period: 1m }";

@@ -58,4 +58,14 @@ pub enum Unservable {
         /// The policy.
         policy: String,
     },
+    /// A policy's budget is shared, and this store keeps no accounts.
+    #[error(
+        "policy {} has fleetBudget, whose accounts this store cannot keep; use --store redis://… \
+         or postgres://…, or tokenBudget for one instance",
+        quoted(policy)
+    )]
+    NoAccounts {
+        /// The policy.
+        policy: String,
+    },
 }

@@ -1,0 +1,367 @@
+//! The cost axis: reserve, debit, settle, over the accounts of one policy or of several.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use admittance::budget::{
+    Act, Answered, BookedBy, Budget, Charge, Entry, Flow, LeaseKey, MemoryAccounts, Settlement,
+    SharedAccounts,
+};
+use admittance::learn::reserve::{ReserveRules, Sizes, Weights};
+use admittance::{Cost, Decided, Decision, FailMode, Micros, Source, Span, StoreError};
+
+use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
+use crate::config::{CostConfig, ReserveConfig};
+use crate::store::AnyStore;
+
+/// What is asked of the accounts that a key has with a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    /// The policy.
+    pub policy: &'a str,
+    /// The key.
+    pub key: &'a str,
+    /// What to reserve or to debit, or what was produced. To reserve nothing is to reserve what the
+    /// policy says.
+    pub units: u64,
+}
+
+/// What a caller says about its work to policies that learn how much to reserve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected<'a> {
+    /// What kind of work it is.
+    pub class: &'a str,
+    /// What it is expected to cost.
+    pub prediction: Option<u64>,
+    /// Whether it was stopped before it was done: it would have cost at least as much.
+    pub is_stopped: bool,
+}
+
+/// What accounts answered together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// The one answer.
+    pub decision: Decision,
+    /// Whether to go on.
+    pub flow: Flow,
+    /// Which of `lines` denied, if one did.
+    pub binding: Option<usize>,
+    /// Each account, in the order that was asked, a policy's windows in the order of its file.
+    pub lines: Vec<CostLine>,
+    /// Who decided.
+    pub source: Source,
+    /// When.
+    pub at: Micros,
+}
+
+/// One account's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostLine {
+    /// The policy.
+    pub policy: String,
+    /// The key.
+    pub key: String,
+    /// The window's name.
+    pub window: String,
+    /// The budget that was asked.
+    pub budget: Budget,
+    /// What it said.
+    pub answered: Answered,
+}
+
+/// A reservation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// What the accounts said.
+    pub costs: Costs,
+    /// Whose it is; `None` if it was denied.
+    pub lease: Option<LeaseKey>,
+    /// How long it lives without being heard of.
+    pub ttl: Span,
+    /// What was reserved for each thing asked.
+    pub units: Vec<u64>,
+}
+
+/// The cost axis of one policy, ready to decide.
+pub(super) struct Costed {
+    config: CostConfig,
+    /// The policy's name where its accounts live.
+    name: Box<str>,
+    /// Where that is, if not in this process alone.
+    shared: Option<SharedAccounts<AnyStore>>,
+    fail: FailMode,
+    sizes: Option<Mutex<Sizes>>,
+}
+
+impl Costed {
+    pub(super) fn new(
+        config: &CostConfig,
+        name: &str,
+        shared: Option<SharedAccounts<AnyStore>>,
+        fail: FailMode,
+    ) -> Self {
+        let sizes = match config.reserve {
+            ReserveConfig::Units(_) => None,
+            ReserveConfig::Learned { hold, overrun, min, max } => {
+                let rules = ReserveRules::new(Weights { hold, overrun }, min..=max);
+                let sizes = rules.and_then(|rules| Sizes::new(rules, Sizes::CLASSES));
+                Some(Mutex::new(sizes.expect("the reader has built it once")))
+            }
+        };
+        Self { config: config.clone(), name: name.into(), shared, fail, sizes }
+    }
+
+    pub(super) fn answered_by_fail_mode(&self) -> u64 {
+        self.shared.as_ref().map_or(0, SharedAccounts::answered_by_fail_mode)
+    }
+
+    /// How much is reserved for who does not say.
+    fn estimate(&self, expected: Expected<'_>) -> u64 {
+        match (&self.sizes, self.config.reserve) {
+            (Some(sizes), _) => {
+                let sizes = sizes.lock().unwrap_or_else(PoisonError::into_inner);
+                sizes.estimate(expected.class, expected.prediction)
+            }
+            (None, ReserveConfig::Units(units)) => units,
+            (None, ReserveConfig::Learned { max, .. }) => max,
+        }
+    }
+
+    fn learn(&self, expected: Expected<'_>, actual: u64) {
+        if let Some(sizes) = &self.sizes {
+            let mut sizes = sizes.lock().unwrap_or_else(PoisonError::into_inner);
+            match expected.is_stopped {
+                true => sizes.learn_stopped(expected.class, expected.prediction, actual),
+                false => sizes.learn(expected.class, expected.prediction, actual),
+            }
+        }
+    }
+
+    /// Which fail mode decides for several policies: the one that admits least.
+    const fn severity(&self) -> u8 {
+        match self.fail {
+            FailMode::Open => 0,
+            FailMode::Local { .. } | FailMode::Granted { .. } => 1,
+            FailMode::Closed => 2,
+        }
+    }
+}
+
+/// What the service keeps for the cost axis of all its policies.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// Accounts of this process alone.
+    here: MemoryAccounts<SharedClock>,
+    ignored: AtomicU64,
+}
+
+impl Ledger {
+    pub(super) const fn new(here: MemoryAccounts<SharedClock>) -> Self {
+        Self { here, ignored: AtomicU64::new(0) }
+    }
+}
+
+impl Service {
+    /// Counts what is about to be served, without a reservation.
+    ///
+    /// # Errors
+    /// An unknown policy, one without a budget, a key that is too long.
+    pub async fn debit(&self, policy: &str, key: &str, units: Cost) -> Result<Decided, Refusal> {
+        let asked = [Asked { policy, key, units: units.units() }];
+        let costs = self.book(&asked, Act::Debit(None), Operation::Debit).await?;
+        Ok(Decided { decision: costs.decision, source: costs.source })
+    }
+
+    /// Takes an estimate out of what is left in every account, or in none.
+    ///
+    /// # Errors
+    /// An unknown policy, one without a budget, a key that is too long, nothing or too much asked
+    /// at once, policies whose accounts do not live in one place.
+    pub async fn reserve(
+        &self,
+        asked: &[Asked<'_>],
+        ttl: Option<Span>,
+        expected: Expected<'_>,
+    ) -> Result<Reserved, Refusal> {
+        let mut sized = Vec::with_capacity(asked.len());
+        let mut own_ttl: Option<Span> = None;
+        for one in asked.iter().take(Entry::CHARGES_MAX + 1) {
+            let costed = self.policy(one.policy)?.costed(Operation::Reserve)?;
+            let estimate = if one.units == 0 { costed.estimate(expected) } else { one.units };
+            own_ttl = Some(
+                own_ttl.map_or(costed.config.lease_ttl, |ttl| ttl.min(costed.config.lease_ttl)),
+            );
+            sized.push(Asked { units: estimate, ..*one });
+        }
+        let ttl = ttl.or(own_ttl).unwrap_or(CostConfig::LEASE_TTL_DEFAULT).min(Budget::TTL_MAX);
+        let lease = fresh_lease();
+        let act = Act::Reserve { lease, ttl };
+        let costs = self.book(&sized, act, Operation::Reserve).await?;
+        let lease = costs.decision.is_admit().then_some(lease);
+        let units = sized.iter().map(|one| if lease.is_some() { one.units } else { 0 }).collect();
+        Ok(Reserved { costs, lease, ttl, units })
+    }
+
+    /// Counts what is about to be served, from a lease's reservation first.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub async fn debit_lease(
+        &self,
+        asked: &[Asked<'_>],
+        lease: Option<LeaseKey>,
+    ) -> Result<Costs, Refusal> {
+        self.book(asked, Act::Debit(lease), Operation::Debit).await
+    }
+
+    /// Ends a lease with what was produced, or with what was debited if nobody knows.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), and a store that did not answer: settling again is safe.
+    pub async fn settle(
+        &self,
+        asked: &[Asked<'_>],
+        lease: LeaseKey,
+        is_known: bool,
+        expected: Expected<'_>,
+    ) -> Result<Costs, Refusal> {
+        let act = if is_known { Act::Settle(lease) } else { Act::Abandon(lease) };
+        let costs = self.book(asked, act, Operation::Settle).await?;
+        let settlements = || costs.lines.iter().map(|line| line.answered.settlement);
+        if settlements().all(|settlement| settlement == Settlement::Unknown) {
+            self.ledger.ignored.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_first = settlements().any(|settlement| matches!(settlement, Settlement::Now(_)));
+        if is_known && is_first {
+            for one in asked {
+                self.policy(one.policy)?.costed(Operation::Settle)?.learn(expected, one.units);
+            }
+        }
+        Ok(costs)
+    }
+
+    /// How accounts stand. Charges nothing.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), and a store that did not answer.
+    pub async fn budget(&self, asked: &[Asked<'_>]) -> Result<Costs, Refusal> {
+        self.book(asked, Act::Look, Operation::Budget).await
+    }
+
+    /// How many settlements were of leases that no account knew, or no longer.
+    #[must_use]
+    pub fn settlements_ignored(&self) -> u64 {
+        self.ledger.ignored.load(Ordering::Relaxed)
+    }
+
+    async fn book(
+        &self,
+        asked: &[Asked<'_>],
+        act: Act,
+        operation: Operation,
+    ) -> Result<Costs, Refusal> {
+        let mut named: Vec<(Asked<'_>, &str, &Costed)> = Vec::new();
+        let mut charges: Vec<Charge<'_>> = Vec::new();
+        for one in asked {
+            let policy = self.policy(one.policy)?;
+            let costed = policy.costed(operation)?;
+            let key = bounded(one.key)?.as_bytes();
+            if one.units > Budget::UNITS_MAX {
+                return Err(Refusal::UnitsOutOfRange { given: one.units.cast_signed() });
+            }
+            for (window, budget) in &costed.config.budgets {
+                named.push((*one, window, costed));
+                let (policy, units) = (&*costed.name, one.units);
+                charges.push(Charge { policy, budget, key, units });
+            }
+            if charges.len() > Entry::CHARGES_MAX {
+                return Err(Refusal::TooManyAccounts { asked: charges.len() });
+            }
+        }
+        let Some((first, _, hardest)) =
+            named.iter().rev().max_by_key(|(_, _, costed)| costed.severity())
+        else {
+            return Err(Refusal::TooManyAccounts { asked: 0 });
+        };
+        let is_here = |costed: &Costed| costed.shared.is_none();
+        if let Some((other, _, _)) =
+            named.iter().find(|(_, _, costed)| is_here(costed) != is_here(hardest))
+        {
+            let (one, other) = (first.policy.to_owned(), other.policy.to_owned());
+            return Err(Refusal::Apart { one, other });
+        }
+        let entry = Entry { charges: &charges, act };
+        let booked = match &hardest.shared {
+            Some(shared) => shared.book(entry).await,
+            None => self
+                .ledger
+                .here
+                .book_now(entry)
+                .map(|booked| BookedBy { booked, source: Source::Store }),
+        };
+        let policy = first.policy;
+        let BookedBy { booked, source } = booked.map_err(|error| unbooked(policy, error))?;
+        let together = booked.together;
+        let lines =
+            named.iter().zip(&charges).zip(together.each).map(|((name, charge), answered)| {
+                let (one, window, _) = *name;
+                CostLine {
+                    policy: one.policy.to_owned(),
+                    key: one.key.to_owned(),
+                    window: window.to_owned(),
+                    budget: *charge.budget,
+                    answered,
+                }
+            });
+        Ok(Costs {
+            decision: together.decision,
+            flow: together.flow,
+            binding: together.binding,
+            lines: lines.collect(),
+            source,
+            at: booked.at,
+        })
+    }
+}
+
+impl Policy {
+    fn costed(&self, operation: Operation) -> Result<&Costed, Refusal> {
+        self.cost.as_ref().ok_or_else(|| self.cannot(operation))
+    }
+}
+
+fn unbooked(policy: &str, error: StoreError) -> Refusal {
+    match error {
+        StoreError::TwoLimits => Refusal::TwiceCharged { policy: policy.to_owned() },
+        error => Refusal::Store { policy: policy.to_owned(), error },
+    }
+}
+
+/// A number that nobody can guess.
+fn fresh_lease() -> LeaseKey {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has randomness");
+    LeaseKey(u128::from_be_bytes(bytes))
+}
+
+/// A lease as the wire writes it.
+pub(crate) fn lease_text(lease: LeaseKey) -> String {
+    format!("{:032x}", lease.0)
+}
+
+/// A lease as the wire wrote it.
+///
+/// # Errors
+/// [`Refusal::LeaseMalformed`].
+pub(crate) fn parse_lease(text: &str) -> Result<LeaseKey, Refusal> {
+    let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_ours.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    number.map(LeaseKey).ok_or(Refusal::LeaseMalformed)
+}
+
+impl fmt::Debug for Costed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Costed").field("name", &self.name).finish_non_exhaustive()
+    }
+}
