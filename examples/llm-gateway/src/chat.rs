@@ -33,27 +33,6 @@ impl Counter for OnePerChunk {
     }
 }
 
-/// How much to reserve for the answer to a request that asks for no less.
-pub trait Sizes: Send + Sync {
-    /// For each choice.
-    fn estimate(&self) -> u64;
-
-    /// How long an answer was that came to its end.
-    fn observe(&self, tokens: u64) {
-        let _ = tokens;
-    }
-}
-
-/// Always the same.
-#[derive(Clone, Copy, Debug)]
-pub struct FixedSize(pub u64);
-
-impl Sizes for FixedSize {
-    fn estimate(&self) -> u64 {
-        self.0
-    }
-}
-
 /// What an upstream says a request has cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
@@ -113,6 +92,11 @@ impl Ask {
             max_tokens: newer.or(older),
             body,
         })
+    }
+
+    /// The model's name.
+    pub(crate) fn model(&self) -> &str {
+        self.body.get("model").and_then(Value::as_str).unwrap_or_default()
     }
 
     /// What to reserve for the answer. A stream can be ended, so the usual length will do; without

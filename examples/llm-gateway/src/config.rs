@@ -28,6 +28,8 @@ pub struct RawConfig {
     pub at_once: Option<NonZeroU32>,
     /// How many tokens to reserve for an answer.
     pub size: u64,
+    /// Learn, for each model, how many to reserve for a stream, and reserve no more than this.
+    pub learn_up_to: Option<u64>,
     /// Whether the tokens of prompts are charged.
     pub charge_prompt: bool,
     /// How long to wait for the first byte of an answer, and for all of one that is no stream.
@@ -51,6 +53,7 @@ impl Default for RawConfig {
             store: "memory".into(),
             at_once: None,
             size: 256,
+            learn_up_to: None,
             charge_prompt: true,
             answer_secs: 300,
             idle_secs: 30,
@@ -106,8 +109,8 @@ pub struct Config {
     pub store: StoreUrl,
     /// How many requests run at once.
     pub at_once: LimitRules,
-    /// How many tokens to reserve for an answer.
-    pub size: u64,
+    /// The most to reserve for a stream, if that is learned.
+    pub learn_up_to: Option<u64>,
     /// How requests are treated.
     pub options: Options,
     /// Those who may call.
@@ -124,6 +127,8 @@ pub enum StoreUrl {
 /// How requests are treated.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// How many tokens to reserve for an answer.
+    pub size: u64,
     /// Whether the tokens of prompts are charged.
     pub charge_prompt: bool,
     /// How long to wait for the first byte of an answer, and for all of one that is no stream.
@@ -186,6 +191,9 @@ pub enum ConfigError {
     /// How many at once cannot be.
     #[error("at_once: {0}")]
     AtOnce(Invalid),
+    /// Sizes cannot be learned so.
+    #[error("learn_up_to: {0}")]
+    Sizes(Invalid),
     /// A wait or a size that is out of its range.
     #[error("{name} must be from 1 to {max}")]
     Range {
@@ -231,6 +239,7 @@ impl RawConfig {
         }
         let secs = |name, secs| within(name, secs, WAIT_MAX_SECS).map(Duration::from_secs);
         let options = Options {
+            size: within("size", self.size, SIZE_MAX)?,
             charge_prompt: self.charge_prompt,
             answer: secs("answer_secs", self.answer_secs)?,
             idle: secs("idle_secs", self.idle_secs)?,
@@ -244,7 +253,7 @@ impl RawConfig {
             upstream_key_env: self.upstream_key_env,
             store: StoreUrl::parse(&self.store)?,
             at_once,
-            size: within("size", self.size, SIZE_MAX)?,
+            learn_up_to: self.learn_up_to,
             options,
             tenants: Tenants::new(self.tenants, &self.teams)?,
         })

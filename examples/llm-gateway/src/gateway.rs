@@ -16,10 +16,11 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::chat::{Ask, Counter, FixedSize, OnePerChunk, Seen, Sizes, Usage};
+use crate::chat::{Ask, Counter, OnePerChunk, Seen, Usage};
 use crate::config::{Config, ConfigError, Options};
 use crate::failure::Failure;
 use crate::metering::{Began, Metering, Work};
+use crate::sizes::{FixedSize, LearnedSizes, Sizes};
 use crate::stream::{Held, Metered};
 use crate::tenants::Tenants;
 use crate::upstream::{Events, Upstream};
@@ -64,19 +65,24 @@ struct Begun {
 }
 
 impl<M: Metering> Gateway<M> {
-    /// A proxy with one token per chunk and reservations of the configured size.
+    /// A proxy with one token per chunk.
     ///
     /// # Errors
     /// The upstream or the limit cannot be; the error says what would do.
     pub fn new(config: Config, key: Option<&str>, meter: M) -> Result<Self, ConfigError> {
-        let Config { upstream, at_once, size, options, tenants, .. } = config;
+        let Config { upstream, at_once, learn_up_to, options, tenants, .. } = config;
+        let size = options.size;
+        let sizes: Arc<dyn Sizes> = match learn_up_to {
+            Some(most) => Arc::new(LearnedSizes::new(size, most).map_err(ConfigError::Sizes)?),
+            None => Arc::new(FixedSize(size)),
+        };
         Ok(Self {
             meter,
             gate: Gate::new(at_once).map_err(ConfigError::AtOnce)?,
             tenants,
             upstream: Upstream::new(&upstream, key)?,
             counter: Arc::new(OnePerChunk),
-            sizes: Arc::new(FixedSize(size)),
+            sizes,
             notes: Arc::default(),
             options,
         })
@@ -113,7 +119,11 @@ impl<M: Metering> Gateway<M> {
         let refused = |refused: admittance::gate::Refused| Failure::Busy { retry: refused.retry };
         let permit = self.gate.acquire().map_err(refused)?;
         let prompt = if self.options.charge_prompt { self.counter.prompt(&ask.body) } else { 0 };
-        let size = self.sizes.estimate();
+        // An answer in one piece is cut off at its size, which must not change from day to day.
+        let size = match ask.is_stream {
+            true => self.sizes.estimate(ask.model()),
+            false => self.options.size,
+        };
         let reserved = prompt + ask.estimate(size);
         let work = match self.meter.reserve(tenant.payer.clone(), reserved).await? {
             Began::Held(work) => work,
@@ -174,6 +184,7 @@ impl<M: Metering> Gateway<M> {
             prompt: begun.prompt,
             completion: 0,
             choices: begun.ask.choices,
+            model: begun.ask.model().to_owned(),
             usage: None,
             seen: Seen::default(),
             is_soft: false,
@@ -200,9 +211,6 @@ impl<M: Metering> Gateway<M> {
         };
         let value: Value = serde_json::from_slice(&collected).unwrap_or_default();
         let usage = Usage::of(&value);
-        if let Some(usage) = usage {
-            self.sizes.observe(usage.completion / begun.ask.choices.max(1));
-        }
         let actual = usage.map_or(begun.reserved, |usage| self.options.charged(usage));
         held.end(actual, Ending::Finish, &self.notes).await;
         Ok(Response::from_parts(head, Body::from(collected)))

@@ -31,13 +31,15 @@ mod failure;
 pub mod fake;
 mod gateway;
 mod metering;
+mod sizes;
 mod sse;
 mod stream;
 mod tenants;
 mod upstream;
 
-pub use chat::{Counter, FixedSize, OnePerChunk, Sizes, Usage};
+pub use chat::{Counter, OnePerChunk, Usage};
 pub use config::{Config, ConfigError, OnSoftStop, Options, RawConfig, StoreUrl};
 pub use gateway::{Gateway, Notes, router};
 pub use metering::{Began, Metering, Work};
+pub use sizes::{FixedSize, LearnedSizes, Sizes};
 pub use tenants::Tenants;

@@ -11,11 +11,12 @@ use axum::body::{Body, Bytes};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::chat::{Counter, Seen, Sizes, Usage, ends_sentence, is_only_usage};
+use crate::chat::{Counter, Seen, Usage, ends_sentence, is_only_usage};
 use crate::config::{OnSoftStop, Options};
 use crate::failure::Failure;
 use crate::gateway::Notes;
 use crate::metering::Work;
+use crate::sizes::Sizes;
 use crate::upstream::Events;
 
 /// What a request holds while it runs. Dropped, it gives back the permit and settles with what was
@@ -57,6 +58,7 @@ pub(crate) struct Metered<W> {
     /// Tokens that were debited since.
     pub(crate) completion: u64,
     pub(crate) choices: u64,
+    pub(crate) model: String,
     pub(crate) usage: Option<Usage>,
     pub(crate) seen: Seen,
     pub(crate) is_soft: bool,
@@ -140,7 +142,7 @@ impl<W: Work> Metered<W> {
         let debited = self.prompt + self.completion;
         let actual = self.usage.map_or(debited, |usage| self.options.charged(usage));
         let completion = self.usage.map_or(self.completion, |usage| usage.completion);
-        self.sizes.observe(completion / self.choices.max(1));
+        self.sizes.ended(&self.model, completion / self.choices.max(1));
         self.end(actual, Ending::Finish).await;
         self.notes.done.fetch_add(1, Relaxed);
         Next::Last(raw.to_vec())
@@ -151,6 +153,7 @@ impl<W: Work> Metered<W> {
         let (prompt, completion) = (self.prompt, self.completion);
         self.end(prompt + completion, Ending::Finish).await;
         self.notes.stops.fetch_add(1, Relaxed);
+        self.sizes.stopped(&self.model, completion / self.choices.max(1));
         let usage = self.wants_usage.then_some(Usage { prompt, completion });
         Next::Last([last, &self.seen.ended(usage)].concat())
     }

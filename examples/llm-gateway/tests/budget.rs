@@ -32,6 +32,8 @@ struct Setting {
     max_tokens: Option<u64>,
     /// What is reserved at most.
     size: u64,
+    /// Whether that is only where learning begins.
+    learns: bool,
 }
 
 /// What was seen from outside.
@@ -68,8 +70,11 @@ impl Seen {
 
 /// Callers of one team, each of whom asks until it is refused.
 async fn run<M: Metering>(setting: Setting, wrap: impl FnOnce(Accounts) -> M) -> Seen {
-    let Setting { seed, longest, max_tokens, size } = setting;
+    let Setting { seed, longest, max_tokens, size, learns } = setting;
     let mut config = format!("size = {size}\nat_once = {AT_ONCE}\ncharge_prompt = false\n");
+    if learns {
+        config += "learn_up_to = 250\n";
+    }
     for tenant in 0..TENANTS {
         config +=
             &format!("[tenants.t{tenant}]\nkey = \"k{tenant}\"\nteam = \"all\"\nday = 99999\n");
@@ -143,7 +148,15 @@ fn settings(cases: u64) -> impl Iterator<Item = Setting> {
     let kinds = [(200, None, 64), (200, Some(4_096), 1), (200, Some(32), 64), (400, None, 240)];
     let seeds = seed()..seed() + cases;
     seeds.flat_map(move |seed| {
-        kinds.map(|(longest, max_tokens, size)| Setting { seed, longest, max_tokens, size })
+        let fixed = kinds.map(|(longest, max_tokens, size)| Setting {
+            seed,
+            longest,
+            max_tokens,
+            size,
+            learns: false,
+        });
+        let learned = Setting { learns: true, ..fixed[0] };
+        fixed.into_iter().chain([learned])
     })
 }
 
@@ -159,7 +172,7 @@ async fn fifty_streams_hold_one_budget_to_the_token_and_use_nearly_all_of_it() {
 
 /// Answers that are all longer than what is left for each: every stream meets the boundary.
 fn crowded() -> Setting {
-    Setting { seed: seed(), longest: 100_000, max_tokens: Some(300), size: 50 }
+    Setting { seed: seed(), longest: 100_000, max_tokens: Some(300), size: 50, learns: false }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -187,7 +200,8 @@ async fn a_proxy_that_counts_at_the_end_is_caught() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_proxy_that_reserves_all_that_may_come_is_caught_stranding_the_budget() {
     // What some do instead of metering: nothing is exceeded, and much is refused that would fit.
-    let setting = Setting { seed: seed(), longest: 20, max_tokens: None, size: 2_000 };
+    let setting =
+        Setting { seed: seed(), longest: 20, max_tokens: None, size: 2_000, learns: false };
     let reason = run(setting, |meter| meter).await.judge().unwrap_err();
     assert!(reason.contains("only"), "{reason}");
 }
