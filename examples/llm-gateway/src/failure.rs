@@ -45,9 +45,8 @@ impl Failure {
             Retry::After(span) => format!("try again in {} s", secs_ceil(span)),
             Retry::Never => "it never will fit: ask for fewer tokens".into(),
         };
-        let message = format!(
-            "{account} has {left} of {limit} tokens left this {window}, and this needs {tokens}; {then}"
-        );
+        let has = format!("{account} has {left} of {limit} tokens left this {window}");
+        let message = format!("{has}, and this needs {tokens}; {then}");
         Self::Denied { message, account, window, retry }
     }
 

@@ -2,8 +2,9 @@
 //! seed says.
 //!
 //! A request's `seed` chooses the length together with the fake's own, so that a length does not
-//! depend on who comes first. Its field `fake` asks for trouble:
-//! `{"tokens": 12, "prompt": 3, "status": 500, "stall_after": 3, "break_after": 3, "usage": false}`.
+//! depend on who comes first. Its field `fake` asks for trouble, such as
+//! `{"tokens": 12, "prompt": 3, "stall_after": 3}`, `{"break_after": 3}`, `{"status": 500}` or
+//! `{"usage": false}`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -5,7 +5,7 @@ use admittance::budget::{Accounts, Meter, Payer, Reservation, Reserving, Togethe
 
 /// Where requests reserve.
 pub trait Metering: Send + Sync + 'static {
-    /// A reservation that a request draws on. If it is dropped, it is settled with what was debited.
+    /// A reservation that a request draws on. Dropped, it is settled with what was debited.
     type Work: Work;
 
     /// Takes an estimate out of every account of the payer, or out of none.

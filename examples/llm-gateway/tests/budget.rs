@@ -13,7 +13,7 @@ use admittance::ManualClock;
 use admittance::StoreError;
 use admittance::budget::{MemoryAccounts, Payer, Reservation, Together};
 use axum::http::StatusCode;
-use common::{Accounts, Stand, ask, cases, seed, stand_with};
+use common::{Accounts, Said, Stand, ask, cases, seed, stand_with};
 use llm_gateway::fake::Fake;
 use llm_gateway::{Began, Metering, Work};
 use serde_json::json;
@@ -167,6 +167,71 @@ async fn fifty_streams_hold_one_budget_to_the_token_and_use_nearly_all_of_it() {
         let share = seen.received * 1_000 / BUDGET;
         println!("{setting:?}: {seen:?}: {}.{} % of the budget", share / 10, share % 10);
         seen.judge().unwrap_or_else(|reason| panic!("{setting:?}: {reason}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn streams_that_end_badly_leave_nothing_behind_and_get_no_more_either() {
+    for seed in seed()..seed() + cases(2) {
+        let config = format!(
+            "size = 64\ncharge_prompt = false\nat_once = {AT_ONCE}
+            [tenants.t]\nkey = \"k\"\nminute = {BUDGET}"
+        );
+        let fake = Fake::new(seed, 200);
+        let stand = Arc::new(stand_with(&config, fake, |meter| meter, |_| {}).await);
+        let callers = (0..AT_ONCE as u64).map(|caller| {
+            let stand = Arc::clone(&stand);
+            tokio::spawn(async move { trouble(&stand, seed * 1_000 + caller).await })
+        });
+        let mut received = 0;
+        for caller in callers.collect::<Vec<_>>() {
+            received += caller.await.unwrap();
+        }
+        stand.quiet().await;
+        let account = stand.account("k", 0).await;
+        let spent = account["spent"].as_u64().unwrap();
+        println!("seed {seed}: received {received}, spent {spent} of {BUDGET}");
+        // Whoever hangs up pays for what was on its way.
+        assert!(received <= spent && spent <= BUDGET, "seed {seed}: {received}, {spent}");
+        for name in ["reserved", "debt", "open"] {
+            assert_eq!(account[name], 0, "seed {seed}: {account}");
+        }
+        let notes = stand.gateway.notes();
+        assert!(notes.hung_up.load(Ordering::Relaxed) > 0, "{notes:?}");
+        assert!(notes.failed.load(Ordering::Relaxed) > 0, "{notes:?}");
+    }
+}
+
+/// A caller that hangs up and whose upstream fails now and then, until it is refused; how many
+/// tokens it received.
+async fn trouble<M: Metering>(stand: &Stand<M>, seed: u64) -> u64 {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut received = 0;
+    loop {
+        let after = rng.u64(1..60);
+        let (fake, hangs_up_after) = match rng.u8(..5) {
+            0 => (json!({ "break_after": after }), None),
+            1 => (json!({ "status": 500 }), None),
+            2 => (json!({ "usage": false }), None),
+            3 => (json!({}), Some(after)),
+            _ => (json!({}), None),
+        };
+        let request = ask(json!({ "seed": rng.u32(..), "fake": fake }));
+        let mut answer = stand.post("k", &request).await;
+        match answer.status {
+            StatusCode::OK => {}
+            StatusCode::INTERNAL_SERVER_ERROR => continue,
+            // A place is free a moment after its caller has hung up.
+            StatusCode::SERVICE_UNAVAILABLE => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            StatusCode::TOO_MANY_REQUESTS => return received,
+            other => panic!("{other}"),
+        }
+        let mut said = Said::default();
+        while said.count() < hangs_up_after.unwrap_or(u64::MAX) && answer.hear(&mut said).await {}
+        received += said.count();
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use admittance::Span;
+use admittance::budget::{Payer, Together};
+use admittance::{Span, StoreError};
 use axum::http::StatusCode;
 use common::{Accounts, Said, Stand, ask, stand, stand_with, until};
-use llm_gateway::OnSoftStop;
 use llm_gateway::fake::Fake;
+use llm_gateway::{Began, Metering, OnSoftStop, Work};
 use serde_json::{Value, json};
 
 /// One tenant with so many tokens a minute, whose prompts cost nothing.
@@ -193,7 +194,7 @@ async fn an_upstream_that_breaks_off_or_stalls_is_charged_for_what_came() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_gives_no_answer_costs_nothing_if_it_was_to_stream_and_is_a_timeout() {
+async fn an_upstream_that_gives_no_answer_in_time_costs_nothing() {
     let change = |config: &mut llm_gateway::Config| {
         config.options.answer = Duration::from_millis(200);
     };
@@ -229,6 +230,56 @@ async fn an_answer_in_one_piece_is_no_longer_than_what_was_reserved_for_it() {
     let denied = stand.post("ann", &with(900, json!({}))).await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(stand.fake.served().len(), 3);
+}
+
+#[tokio::test]
+async fn what_cannot_be_debited_is_not_passed_on() {
+    let wrap = |meter| FailsAfter { meter, debits: 9 };
+    let stand = stand_with(&config(1_000), fake(), wrap, |_| {}).await;
+    let said = stand.post("ann", &ask(json!({ "fake": { "tokens": 90 } }))).await.said().await;
+    // Of the debits, one was for the prompt and one for the chunk that tells the role.
+    assert_eq!(said.count(), 7);
+    assert_eq!(said.error.unwrap()["code"], "budgets_unavailable");
+    stand.quiet().await;
+    let account = stand.account("ann", 0).await;
+    assert_eq!((&account["spent"], &account["reserved"]), (&json!(7), &json!(0)));
+}
+
+/// A store that is gone after so many debits, and back for the settlement.
+struct FailsAfter {
+    meter: Accounts,
+    debits: u64,
+}
+
+struct Failing<W> {
+    work: W,
+    debits: u64,
+}
+
+impl Metering for FailsAfter {
+    type Work = Failing<<Accounts as Metering>::Work>;
+
+    async fn reserve(&self, payer: Payer, tokens: u64) -> Result<Began<Self::Work>, StoreError> {
+        Ok(match Metering::reserve(&self.meter, payer, tokens).await? {
+            Began::Held(work) => Began::Held(Failing { work, debits: self.debits }),
+            Began::Denied(together) => Began::Denied(together),
+        })
+    }
+
+    async fn look(&self, payer: &Payer) -> Result<Together, StoreError> {
+        self.meter.look(payer).await
+    }
+}
+
+impl<W: Work> Work for Failing<W> {
+    async fn debit(&mut self, tokens: u64) -> Result<Together, StoreError> {
+        self.debits = self.debits.checked_sub(1).ok_or(StoreError::Unavailable)?;
+        self.work.debit(tokens).await
+    }
+
+    async fn settle(self, actual: u64) -> Result<(), StoreError> {
+        self.work.settle(actual).await
+    }
 }
 
 #[tokio::test]
