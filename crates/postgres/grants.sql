@@ -5,6 +5,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     admittance_logged_returned,
     admittance_unlogged, admittance_unlogged_entries, admittance_unlogged_orphans,
     admittance_unlogged_returned,
+    admittance_logged_accounts, admittance_logged_leases,
+    admittance_unlogged_accounts, admittance_unlogged_leases,
     admittance_fleets, admittance_nodes,
     admittance_boxes, admittance_notes, admittance_ended TO service;
 GRANT USAGE ON SEQUENCE admittance_logged_logs, admittance_unlogged_logs TO service;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use admittance::budget::Accounts;
 use admittance::{Coordinator, Relay, Store};
 use admittance_postgres::{PostgresStore, TableName};
 use admittance_redis::{PolicyOptions, RedisStore};
@@ -77,12 +78,15 @@ impl Chosen {
 /// another has no keys in it.
 fn shared<S>(store: S, secret: Option<KeySecret>) -> AnyStore
 where
-    S: Store + Coordinator + Relay + 'static,
+    S: Store + Accounts + Coordinator + Relay + 'static,
 {
     let store = Arc::new(store);
     let any = match secret {
-        None => AnyStore::new(Arc::clone(&store)),
-        Some(secret) => AnyStore::new(Coded::new(Arc::clone(&store), secret)),
+        None => AnyStore::new(Arc::clone(&store)).with_accounts(Arc::clone(&store)),
+        Some(secret) => {
+            let coded = Arc::new(Coded::new(Arc::clone(&store), secret));
+            AnyStore::new(Arc::clone(&coded)).with_accounts(coded)
+        }
     };
     any.with_fleet(store)
 }

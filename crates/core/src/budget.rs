@@ -100,17 +100,18 @@ impl Budget {
     pub const TTL_MAX: Span = Span::from_secs(3_600);
 
     /// A denial looks at this many open leases, those that end first, for what they will give back.
-    /// If that is not enough, the wait ends with the last of them.
+    /// If that is not enough and more are open, the wait ends with the last of them.
     pub const LOOK_AHEAD: usize = 64;
 
-    /// So many units in each window.
+    /// So many units in each window. Cadences that have the same windows become the same, so that
+    /// they are one account.
     ///
     /// # Errors
     /// Zeroes, numbers that cannot be kept exact, and offsets that no place has.
     pub fn new(limit: u64, cadence: Cadence) -> Result<Self, Invalid> {
         let limit = within(Parameter::Budget, limit, Self::UNITS_MAX)?;
         let (open_max, ended_max) = (Self::OPEN_MAX, Self::ENDED_MAX);
-        let cadence = cadence.checked()?;
+        let cadence = cadence.checked()?.reduced();
         Ok(Self { limit, cadence, debt: Debt::Carry, soft: limit / 20, open_max, ended_max })
     }
 

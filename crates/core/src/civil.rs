@@ -110,6 +110,17 @@ impl Cadence {
         Ok(self)
     }
 
+    /// The same windows by the least anchor that has them, so that equal windows are equal.
+    pub(crate) fn reduced(self) -> Self {
+        match self {
+            Self::Fixed { period, anchor_us } => {
+                let anchor_us = anchor_us.rem_euclid(period.us().cast_signed().max(1));
+                Self::Fixed { period, anchor_us }
+            }
+            Self::Day { .. } | Self::Week { .. } | Self::Month { .. } => self,
+        }
+    }
+
     /// The index of the window that `now` lies in.
     pub(crate) fn index(&self, now: Micros) -> u64 {
         let now_us = now.judged().epoch_us().cast_signed();
@@ -227,6 +238,24 @@ const WEEK_BASE: i64 = 14;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cadences_that_have_the_same_windows_are_reduced_to_one() {
+        let fixed = |period, anchor_us| Cadence::Fixed { period: Span::from_us(period), anchor_us };
+        for (period, anchors) in
+            [(7, [-7, 0, 7, 7_000]), (10, [-17, 3, 13, 1_003]), (1, [-1, 0, 1, 9])]
+        {
+            for anchor_us in anchors {
+                let cadence = fixed(period, anchor_us);
+                assert_eq!(cadence.reduced(), fixed(period, anchors[0]).reduced());
+                for now in (0..50).map(Micros::saturating_from_epoch_us) {
+                    assert_eq!(cadence.reduced().index(now), cadence.index(now));
+                }
+            }
+        }
+        let month = Cadence::Month { offset_minutes: -5 };
+        assert_eq!(month.reduced(), month);
+    }
 
     #[test]
     fn a_window_contains_the_instants_that_have_its_index() {

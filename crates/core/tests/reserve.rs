@@ -131,6 +131,7 @@ fn the_best_fixed_reservation_in_hindsight_is_the_quantile_of_the_fractile() {
 fn no_input_makes_an_estimate_panic_or_leave_its_range() {
     holds(checks::stays_in_range(Learned::new));
     holds(checks::stays_in_range(Predicted::new));
+    holds(checks::stays_in_range(looking_back));
     is_caught(Twist::NotProjected, checks::stays_in_range(twisted(Twist::NotProjected)));
 }
 
@@ -309,6 +310,27 @@ fn steady_work_costs_little_more_than_the_best_fixed_reservation_if_the_range_is
     // Steps are as long as the range is wide. That it costs is known, and said.
     let wide = [(32, 1_000, 3.0), (32, 10_000, 1.5), (128, 1_000, 9.0), (128, 10_000, 3.0)];
     holds(checks::near_the_best_fixed(&wide, Learned::new));
+    let wide = [(1, 1_000, 1.2), (8, 1_000, 1.2), (32, 1_000, 1.2), (128, 1_000, 1.3)];
+    holds(checks::near_the_best_fixed(&wide, looking_back));
+    let both =
+        |rules: ReserveRules| looking_back(rules.remembering(NonZeroU32::new(1_000).unwrap()));
+    let wide = [(1, 10_000, 1.2), (8, 10_000, 1.2), (32, 10_000, 1.2), (128, 10_000, 1.3)];
+    holds(checks::near_the_best_fixed(&wide, both));
+    let textbook = checks::near_the_best_fixed(&wide, Predicted::new);
+    println!("without looking back: {}", textbook.expect_err("its steps are too long"));
+}
+
+fn looking_back(rules: ReserveRules) -> Predicted {
+    Predicted::new(rules.looking_back())
+}
+
+#[test]
+fn looking_back_costs_no_more_than_the_better_of_the_two_and_its_envelope() {
+    holds(checks::looks_back(long(4_000), looking_back));
+    let learner = checks::looks_back(4_000, Learned::new);
+    println!("the learner alone: {}", learner.expect_err("its steps are too long"));
+    let recent = checks::looks_back(4_000, checks::RecentAlone::new);
+    println!("the last ones alone: {}", recent.expect_err("they can be led by the nose"));
 }
 
 fn remembering(samples: u32) -> impl Fn(ReserveRules) -> Learned {
@@ -322,6 +344,13 @@ fn an_old_learner_with_a_memory_follows_a_shift_as_fast_as_a_young_one() {
         holds(checks::follows_within(age, 150, &mut remembering(1_000)(rules)));
     }
     holds(checks::follows_within(100_000, 2_000, &mut Learned::new(rules)));
+    // What looks back must first win back what the learner was better by.
+    holds(checks::follows_within(100_000, 2_000, &mut looking_back(rules)));
+    let memory = NonZeroU32::new(1_000).unwrap();
+    for age in [1_000, 1_500, 100_000, 100_500] {
+        let mut both = looking_back(rules.remembering(memory));
+        holds(checks::follows_within(age, 150, &mut both));
+    }
     let textbook = checks::follows_within(100_000, 150, &mut Learned::new(rules));
     println!("without a memory: {}", textbook.expect_err("the steps are short by then"));
 }
@@ -408,7 +437,7 @@ fn made_up_and_endless_names_neither_grow_the_table_nor_wash_out_what_was_learne
     let rules = checks::rules((1, 4), (0, 1_000));
     let mut sizes = Sizes::new(rules, Sizes::CLASSES).unwrap();
     sizes.learn("real", None, 20);
-    let real = *sizes.learner("real");
+    let real = sizes.learner("real").clone();
     let endless = "x".repeat(Sizes::CLASS_BYTES_MAX + 1);
     sizes.learn(&endless, None, 7);
     assert_eq!(sizes.classes(), 1, "a name that is too long has no place of its own");

@@ -20,6 +20,7 @@ use futures_util::future::join_all;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row, Statement};
 
+use crate::budget::Book;
 use crate::failure;
 use crate::link::{Link, Ready};
 use crate::spec::Spec;
@@ -102,6 +103,8 @@ pub(crate) enum Ask {
         leases: Vec<i64>,
         tolds: Vec<i64>,
     },
+    /// An entry in accounts.
+    Book(Book),
 }
 
 /// What is asked of one key.
@@ -158,6 +161,7 @@ impl Call {
             Self::Batch(_, ops) | Self::Other(Ask::Several { ops, .. }) => ops.len(),
             Self::Other(Ask::Many { keys, .. }) => keys.len(),
             Self::Other(Ask::Post { leases, .. }) => leases.len(),
+            Self::Other(Ask::Book(book)) => book.accounts(),
             Self::One(..) | Self::Other(_) => 1,
         }
     }
@@ -336,6 +340,7 @@ async fn other(ready: &Ready, ask: &Ask, hook: Option<i64>) -> Result<Vec<Answer
             let (done, at, held) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
             Ok(vec![Answered::Cell { done, at, held }])
         }
+        Ask::Book(book) => book.run(ready, hook).await,
         Ask::Beat { .. }
         | Ask::Leave { .. }
         | Ask::Collect { .. }

@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     Cell = 5,
     Fleet = 6,
     Owner = 7,
+    Account = 8,
 }
 
 /// The stored key.

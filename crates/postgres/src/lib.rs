@@ -17,6 +17,8 @@
 //! - What every [`Coordinator`](admittance::Coordinator) and every [`Relay`](admittance::Relay)
 //!   promises, one round trip per call, in tables that are unlogged: a crash or a failover forgets
 //!   a fleet as a whole, and its next epoch grants nothing before all earlier grants have ended.
+//! - What all [`Accounts`](admittance::budget::Accounts) promise: an entry is one statement, atomic
+//!   over all its accounts, which are locked in one order before the clock is read.
 //!
 //! # What a crash loses
 //! A policy's state is in a logged table by default: a crash of the server loses nothing that was
@@ -37,10 +39,11 @@
 //! # Proven by
 //! `tests/`, over a real server: the conformance suite, equality with core, edited functions that
 //! must be noticed, races, migrations, outages, round trips counted on the wire; the same for
-//! fleets and for notes between instances.
+//! fleets, for notes between instances and for budgets.
 #![forbid(unsafe_code)]
 
 mod address;
+mod budget;
 mod carry;
 mod failure;
 mod fleet;

@@ -224,4 +224,10 @@ const MIGRATIONS: &[Migration] = &[
     Migration { version: 7, name: "leases", sql: include_str!("../migrations/0007_leases.sql") },
     Migration { version: 8, name: "fleets", sql: include_str!("../migrations/0008_fleets.sql") },
     Migration { version: 9, name: "relay", sql: include_str!("../migrations/0009_relay.sql") },
+    Migration { version: 10, name: "budgets", sql: include_str!("../migrations/0010_budgets.sql") },
+    Migration {
+        version: 11,
+        name: "accounts",
+        sql: include_str!("../migrations/0011_accounts.sql"),
+    },
 ];

@@ -5,14 +5,15 @@
 //!   clock that steps back by less gives no budget twice. A lease that was given back is forgotten
 //!   a minute after nothing of it would be taken back any more. A fleet goes a day after its last
 //!   step, or when its rules reserve nothing any more if that is later; an owner of notes a minute
-//!   after it was here.
+//!   after it was here. An account goes with its leases a minute after it was the same as none: one
+//!   with debt lives as long as the debt.
 //! - Checks are never waited for: a row that one holds is passed over. A statement looks at
 //!   [`PAGES_PER_STEP`] pages and deletes at most [`ROWS_PER_STEP`] rows, on a connection of its
 //!   own, and the next one begins when it has been answered.
 //! - While there is more to delete than one statement may, no tick is waited for.
 //!
 //! # Proven by
-//! `tests/storage.rs`, `tests/races.rs`.
+//! `tests/storage.rs`, `tests/races.rs`, `tests/budgets.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -118,6 +119,7 @@ impl Reaper {
         let boxes: [&(dyn ToSql + Sync); 3] = [&ROWS_PER_STEP, &GRACE_US, &hook];
         let (statement, given) = match walk {
             Walk::Keys(durability) => (&statements.of(durability).reap, &keys[..]),
+            Walk::Accounts(durability) => (&statements.of(durability).reap_accounts, &keys[..]),
             Walk::Returned(durability) => (&statements.of(durability).forget, &returned[..]),
             Walk::Fleets => (&statements.fleets.reap_fleets, &fleets[..]),
             Walk::Boxes => (&statements.fleets.reap_boxes, &boxes[..]),
@@ -139,7 +141,7 @@ impl Reaper {
             return Err(StoreError::Unreadable);
         };
         Ok(match walk {
-            Walk::Keys(_) => Step { keys: rows, next, others: entries },
+            Walk::Keys(_) | Walk::Accounts(_) => Step { keys: rows, next, others: entries },
             _ => Step { keys: 0, next, others: rows },
         })
     }
@@ -150,7 +152,7 @@ struct Step {
     keys: i64,
     /// The page to go on at.
     next: i64,
-    /// Entries of forgotten logs, or leases, or fleets and their nodes, or owners and their notes.
+    /// Entries of forgotten logs, or leases, or accounts' leases, or fleets and their nodes, or owners and their notes.
     others: i64,
 }
 
@@ -166,6 +168,8 @@ impl Step {
 enum Walk {
     /// Keys, with what is left of forgotten logs.
     Keys(Durability),
+    /// Accounts, with their leases.
+    Accounts(Durability),
     /// Leases that were given back.
     Returned(Durability),
     /// Fleets that are not heard, with their nodes.
@@ -174,9 +178,11 @@ enum Walk {
     Boxes,
 }
 
-const WALKS: [Walk; 6] = [
+const WALKS: [Walk; 8] = [
     Walk::Keys(Durability::Logged),
     Walk::Keys(Durability::Unlogged),
+    Walk::Accounts(Durability::Logged),
+    Walk::Accounts(Durability::Unlogged),
     Walk::Returned(Durability::Logged),
     Walk::Returned(Durability::Unlogged),
     Walk::Fleets,

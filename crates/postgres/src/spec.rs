@@ -1,6 +1,7 @@
-//! A strategy as the eight numbers that the functions in the database take.
+//! A strategy, or a budget, as the eight numbers that the functions in the database take.
 
-use admittance::{Builtin, Cadence, Tat, Weekday, Window};
+use admittance::budget::{Budget, Debt};
+use admittance::{Builtin, Cadence, Tat, Weekday};
 
 use crate::key::Kind;
 
@@ -12,7 +13,10 @@ pub(crate) type Spec = [i64; 8];
 pub(crate) fn spec(strategy: &Builtin) -> Option<(Kind, Spec)> {
     let (kind, rest) = match strategy {
         Builtin::Tat(tat) => (Kind::Tat, of_tat(tat)),
-        Builtin::Window(window) => (Kind::Window, of_window(window)?),
+        Builtin::Window(window) => {
+            let [cadence, a, b] = of_cadence(window.cadence())?;
+            (Kind::Window, [cadence, a, b, 0, 0, 0])
+        }
         Builtin::SlidingWindow(sliding) => {
             (Kind::Sliding, [number(sliding.window().us()), number(sliding.buckets()), 0, 0, 0, 0])
         }
@@ -32,19 +36,28 @@ fn of_tat(tat: &Tat) -> [i64; 6] {
         .map(number)
 }
 
-fn of_window(window: &Window) -> Option<[i64; 6]> {
+/// A budget as `migrations/0010_budgets.sql` says. `None` for windows that this version has no
+/// function for.
+pub(crate) fn of_budget(budget: &Budget) -> Option<Spec> {
+    let [cadence, a, b] = of_cadence(budget.cadence())?;
+    let (open_max, ended_max) = (i64::from(budget.open_max()), i64::from(budget.ended_max()));
+    let carries = i64::from(budget.debts() == Debt::Carry);
+    Some([open_max, number(budget.limit()), cadence, a, b, carries, ended_max, 0])
+}
+
+fn of_cadence(cadence: Cadence) -> Option<[i64; 3]> {
     let east = |minutes: i16| i64::from(minutes) * 60_000_000;
-    Some(match window.cadence() {
+    Some(match cadence {
         Cadence::Fixed { period, anchor_us } => {
             let period = number(period.us());
-            [0, period, anchor_us.rem_euclid(period.max(1)), 0, 0, 0]
+            [0, period, anchor_us.rem_euclid(period.max(1))]
         }
-        Cadence::Day { offset_minutes } => [1, east(offset_minutes), 0, 0, 0, 0],
+        Cadence::Day { offset_minutes } => [1, east(offset_minutes), 0],
         Cadence::Week { offset_minutes, starts_on } => {
             let shift = (starts_on as i64 - Weekday::Thursday as i64).rem_euclid(7);
-            [2, east(offset_minutes), shift, 0, 0, 0]
+            [2, east(offset_minutes), shift]
         }
-        Cadence::Month { offset_minutes } => [3, east(offset_minutes), 0, 0, 0, 0],
+        Cadence::Month { offset_minutes } => [3, east(offset_minutes), 0],
         _ => return None,
     })
 }

@@ -19,6 +19,8 @@ pub(crate) enum Durability {
 pub(crate) struct Statements {
     of: [OfTable; 2],
     pub(crate) several: Statement,
+    /// An entry over several accounts.
+    pub(crate) book: Statement,
     pub(crate) fleets: OfFleets,
 }
 
@@ -47,20 +49,27 @@ pub(crate) struct OfTable {
     pub(crate) give_back: Statement,
     pub(crate) reap: Statement,
     pub(crate) forget: Statement,
+    /// An entry in one account.
+    pub(crate) book: Statement,
+    pub(crate) reap_accounts: Statement,
 }
 
 impl Statements {
     /// Prepares all of them, on their way together.
     pub(crate) async fn prepare(client: &Client, table: &TableName) -> Result<Self, Error> {
         let several = format!("SELECT {table}_several($1, $2, $3, $4, $5, $6)");
+        let book = format!("SELECT {table}_book($1, $2, $3, $4, $5, $6, $7, $8)");
         let both = [format!("{table}_logged"), format!("{table}_unlogged")];
         let both = both.iter().map(|table| OfTable::prepare(client, table));
-        let several = client.prepare(&several);
+        let (several, book) = (client.prepare(&several), client.prepare(&book));
         let fleets = OfFleets::prepare(client, table);
-        let (both, several, fleets) = tokio::try_join!(try_join_all(both), several, fleets)?;
+        let (both, several, book, fleets) =
+            tokio::try_join!(try_join_all(both), several, book, fleets)?;
         let mut both = both.into_iter();
         match (both.next(), both.next()) {
-            (Some(logged), Some(unlogged)) => Ok(Self { of: [logged, unlogged], several, fleets }),
+            (Some(logged), Some(unlogged)) => {
+                Ok(Self { of: [logged, unlogged], several, book, fleets })
+            }
             _ => unreachable!("both were prepared"),
         }
     }
@@ -83,12 +92,30 @@ impl OfTable {
             format!("SELECT {table}_give_back($1, $2, $3, $4, $5, $6, $7, $8)"),
             format!("SELECT {table}_reap($1, $2, $3, $4, $5)"),
             format!("SELECT {table}_forget($1, $2, $3, $4)"),
+            format!("SELECT {table}_book($1, $2, $3, $4, $5, $6, 0, $7)"),
+            format!("SELECT {table}_reap_accounts($1, $2, $3, $4, $5)"),
         ];
-        let [one, quick, batch, reset, load, swap, lease, give_back, reap, forget] =
-            texts.each_ref().map(|text| client.prepare(text));
-        let (one, quick, batch, reset, load, swap, lease, give_back, reap, forget) =
-            tokio::try_join!(one, quick, batch, reset, load, swap, lease, give_back, reap, forget)?;
-        Ok(Self { one, quick, batch, reset, load, swap, lease, give_back, reap, forget })
+        let prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?;
+        let Ok(prepared) = <[Statement; 12]>::try_from(prepared) else {
+            unreachable!("each text was prepared")
+        };
+        let [one, quick, batch, reset, load, swap, lease, give_back, reap, forget, book, accounts] =
+            prepared;
+        let reap_accounts = accounts;
+        Ok(Self {
+            one,
+            quick,
+            batch,
+            reset,
+            load,
+            swap,
+            lease,
+            give_back,
+            reap,
+            forget,
+            book,
+            reap_accounts,
+        })
     }
 }
 

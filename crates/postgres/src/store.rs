@@ -32,7 +32,7 @@ use crate::{InvalidTableName, TableName};
 /// It lives within a tokio runtime, where its connections are kept up until it is dropped.
 pub struct PostgresStore {
     lanes: Lanes<Carrier>,
-    names: Names,
+    pub(crate) names: Names,
     links: Vec<Link>,
     #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests set it"))]
     hook: Arc<AtomicI64>,
@@ -45,7 +45,7 @@ pub struct PostgresStore {
 
 /// How policies are stored.
 #[derive(Debug)]
-struct Names {
+pub(crate) struct Names {
     prefix: String,
     unlogged: HashSet<String>,
 }
@@ -386,11 +386,11 @@ impl Cells for PostgresStore {
 }
 
 impl Names {
-    fn durability(&self, policy: &str) -> Durability {
+    pub(crate) fn durability(&self, policy: &str) -> Durability {
         if self.unlogged.contains(policy) { Durability::Unlogged } else { Durability::Logged }
     }
 
-    fn key(&self, kind: Kind, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
+    pub(crate) fn key(&self, kind: Kind, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
         stored(kind, [self.prefix.as_bytes(), policy.as_bytes(), shape.as_bytes()], key)
     }
 
@@ -472,11 +472,11 @@ pub(crate) fn unsigned(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-fn instant(us: i64) -> Micros {
+pub(crate) fn instant(us: i64) -> Micros {
     Micros::ZERO + Span::from_us(unsigned(us))
 }
 
-fn unknown() -> StoreError {
+pub(crate) fn unknown() -> StoreError {
     StoreError::Refused { detail: "this version of admittance-postgres does not know it".into() }
 }
 

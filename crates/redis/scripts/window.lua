@@ -1,5 +1,6 @@
 -- Fixed windows and calendar quotas. The state is the latest window that admitted anything and what
 -- it spent, stored as "index count".
+-- cadence
 local FIXED, DAY, WEEK = 0, 1, 2
 local DAY_US = 86400000000
 
@@ -52,6 +53,7 @@ local function end_of(p, index)
   return finish <= EXACT and finish or EXACT
 end
 
+-- count
 local function parse(at)
   local p = { limit = tonumber(ARGV[at]), kind = tonumber(ARGV[at + 1]) }
   local first, second = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])

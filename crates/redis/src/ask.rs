@@ -70,7 +70,7 @@ impl<const N: usize> From<[u64; N]> for Params {
 }
 
 /// The kind of windows, and the two numbers that its arithmetic needs.
-fn cadence(cadence: Cadence) -> Option<[i64; 3]> {
+pub(crate) fn cadence(cadence: Cadence) -> Option<[i64; 3]> {
     let offset = |minutes: i16| i64::from(minutes) * 60_000_000;
     Some(match cadence {
         Cadence::Fixed { period, anchor_us } => {
@@ -87,7 +87,7 @@ fn cadence(cadence: Cadence) -> Option<[i64; 3]> {
     })
 }
 
-fn unknown() -> StoreError {
+pub(crate) fn unknown() -> StoreError {
     let detail = "this version of the Redis store does not know the strategy";
     StoreError::Refused { detail: detail.into() }
 }
@@ -164,7 +164,7 @@ pub(crate) const fn is_joint(script: Script) -> bool {
 
 /// Whether a script's answer is as long as it has something to say.
 const fn is_free(script: Script) -> bool {
-    matches!(script, Script::Beat | Script::Leave | Script::Collect | Script::Post)
+    matches!(script, Script::Beat | Script::Leave | Script::Collect | Script::Post | Script::Book)
 }
 
 /// A script's reply; `None` if it is not of the form that the script answers in.
@@ -189,15 +189,20 @@ pub(crate) fn told(script: Script, keys: usize, reply: Value) -> Option<Told> {
     (is_whole || (is_group && numbers == [UNREADABLE])).then_some(Told::Numbers { at, numbers })
 }
 
-/// A decision from a script's three numbers.
-pub(crate) fn decision(limit: u64, numbers: &[i64]) -> Result<Decision, StoreError> {
-    let &[wait, remaining, reset_at] = numbers else { return Err(StoreError::Unreadable) };
-    let outcome = match wait {
+/// An outcome from what a script answers as a wait.
+pub(crate) fn outcome(wait: i64) -> Result<Outcome, StoreError> {
+    Ok(match wait {
         UNREADABLE => return Err(StoreError::Unreadable),
         ADMIT => Outcome::Admit,
         NEVER => Outcome::Deny(Retry::Never),
         wait => Outcome::Deny(Retry::After(Span::from_us(wait.unsigned_abs()))),
-    };
+    })
+}
+
+/// A decision from a script's three numbers.
+pub(crate) fn decision(limit: u64, numbers: &[i64]) -> Result<Decision, StoreError> {
+    let &[wait, remaining, reset_at] = numbers else { return Err(StoreError::Unreadable) };
+    let outcome = outcome(wait)?;
     let (remaining, reset_at) = (remaining.unsigned_abs(), instant(reset_at));
     Ok(Decision { outcome, limit, remaining, reset_at })
 }

@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::ask::{ADMIT, Arg, Ask, Params, Told, What, is_joint, told, width};
+use crate::budget::has_booked;
 use crate::cluster::Slots;
 use crate::fault::Fault;
 use crate::keep::Keeper;
@@ -554,6 +555,7 @@ fn has_charged(script: Script, told: &Told) -> bool {
         (Script::Lease(_), Told::Numbers { numbers, .. }) => {
             numbers.last().is_some_and(|&granted| granted > 0)
         }
+        (Script::Book, Told::Numbers { numbers, .. }) => has_booked(numbers),
         (_, Told::Cell { code, .. }) => *code == 2,
         _ => false,
     }

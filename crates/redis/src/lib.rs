@@ -1,6 +1,6 @@
 //! The store in Redis or Valkey: one server, the primary of a sentinel, or a cluster.
 //!
-//! The same store is a coordinator of fleets and a relay.
+//! The same store is a coordinator of fleets and a relay, and keeps accounts of budgets.
 //!
 //! Every ask is one script, run by the server in one step and by the server's own clock. Asks that
 //! are made at the same time travel together; one alone waits for nobody.
@@ -31,13 +31,15 @@
 //! Redis 6.2 or later, or Valkey. It must not evict keys (`maxmemory-policy noeviction`, or no
 //! `maxmemory`), or the store is told to bear it. The user needs `EVAL`, `EVALSHA`, `TIME`, `GET`,
 //! `SET`, `DEL`, the list commands, `PEXPIREAT`, `INFO`, and `WAIT` where policies wait; `SETRANGE`
-//! where fleets report, the commands of hashes and sorted sets where instances leave notes.
+//! where fleets report, the commands of hashes and sorted sets where instances leave notes or there
+//! are budgets.
 //!
 //! # Proven by
 //! `tests/`: `conformance.rs` and `equality.rs` on real servers, `mutants.rs` with scripts that are
 //! nearly right, `leases.rs`, `failures.rs` with servers that stop, restart, forget and
 //! refuse, `races.rs` with many callers and failovers among them, `expiry.rs` and `memory.rs`;
-//! `fleets.rs` and `relays.rs` for the coordinator and the relay, with their mutants.
+//! `fleets.rs` and `relays.rs` for the coordinator and the relay, `budgets.rs` and `kept_budgets.rs`
+//! for accounts, each with their mutants.
 //!
 //! # Example
 //! ```no_run
@@ -58,6 +60,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod budget;
 mod builder;
 mod carry;
 mod cluster;

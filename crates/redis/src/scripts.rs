@@ -52,8 +52,9 @@ impl Family {
     }
 
     /// The parts for charging, and those for looking only.
-    fn parts(self) -> (&'static str, &'static str) {
-        self.text().split_once("-- look\n").unwrap_or((self.text(), ""))
+    fn parts(self) -> (String, &'static str) {
+        let (charge, look) = self.text().split_once(LOOK).unwrap_or((self.text(), ""));
+        (charge.replace(CADENCE, "").replace(COUNT, ""), look)
     }
 }
 
@@ -75,6 +76,7 @@ pub(crate) enum Script {
     Collect,
     Secret,
     Post,
+    Book,
 }
 
 /// The families whose limits can be leased.
@@ -110,7 +112,9 @@ impl Script {
         let each = each.chain([Self::Reset, Self::All, Self::Any, Self::Load, Self::Swap]);
         let lent = [Lendable::Tat, Lendable::Window];
         let each = each.chain(lent.map(Self::Lease)).chain(lent.map(Self::GiveBack));
-        each.chain([Self::Beat, Self::Leave, Self::Collect, Self::Secret, Self::Post]).collect()
+        each.chain([Self::Beat, Self::Leave, Self::Collect, Self::Secret, Self::Post])
+            .chain([Self::Book])
+            .collect()
     }
 
     const fn place(self) -> usize {
@@ -130,12 +134,13 @@ impl Script {
             Self::Collect => 23,
             Self::Secret => 24,
             Self::Post => 25,
+            Self::Book => 26,
         }
     }
 
     /// Its name in messages and tests.
     pub(crate) const fn name(self) -> &'static str {
-        const NAMES: [&str; 26] = [
+        const NAMES: [&str; 27] = [
             "check tat",
             "peek tat",
             "forecast tat",
@@ -162,6 +167,7 @@ impl Script {
             "collect",
             "secret",
             "post",
+            "book",
         ];
         NAMES[self.place()]
     }
@@ -169,7 +175,7 @@ impl Script {
     fn text(self) -> String {
         let looking = |family: Family, main: &str| {
             let (charge, look) = family.parts();
-            [PRELUDE, MULDIV, charge, look, main].concat()
+            [PRELUDE, MULDIV, &charge, look, main].concat()
         };
         match self {
             Self::Check(family) => {
@@ -181,7 +187,7 @@ impl Script {
                 let main = include_str!("../scripts/check.lua");
                 let muldiv =
                     if matches!(family, Family::Tat | Family::Sliding) { MULDIV } else { "" };
-                [PRELUDE, first, muldiv, charge, main].concat()
+                [PRELUDE, first, muldiv, &charge, main].concat()
             }
             Self::Peek(family) => looking(family, include_str!("../scripts/peek.lua")),
             Self::Forecast(family) => looking(family, include_str!("../scripts/forecast.lua")),
@@ -195,13 +201,14 @@ impl Script {
                 let (family, restore) = family.parts();
                 let (charge, _) = family.parts();
                 let main = include_str!("../scripts/give_back.lua");
-                [PRELUDE, MULDIV, charge, restore, main].concat()
+                [PRELUDE, MULDIV, &charge, restore, main].concat()
             }
             Self::Beat => [PRELUDE, FLEET, include_str!("../scripts/beat.lua")].concat(),
             Self::Leave => [PRELUDE, FLEET, include_str!("../scripts/leave.lua")].concat(),
             Self::Collect => [PRELUDE, RELAY, include_str!("../scripts/collect.lua")].concat(),
             Self::Secret => [PRELUDE, RELAY, include_str!("../scripts/secret.lua")].concat(),
             Self::Post => [PRELUDE, RELAY, include_str!("../scripts/post.lua")].concat(),
+            Self::Book => [PRELUDE, cadence(), include_str!("../scripts/book.lua")].concat(),
         }
     }
 }
@@ -211,10 +218,17 @@ fn several(main: &str) -> String {
     let mut text = [PRELUDE, MULDIV, "local FAMILIES = {\n"].concat();
     for family in Family::ALL {
         let (charge, look) = family.parts();
-        text.extend(["function()\n", charge, look, EXPORTS, "end,\n"]);
+        text.extend(["function()\n", &charge, look, EXPORTS, "end,\n"]);
     }
     text.extend(["}\n", include_str!("../scripts/family.lua"), main]);
     text
+}
+
+/// The part of windows' script that says when each begins and ends.
+fn cadence() -> &'static str {
+    let text = Family::Window.text();
+    let after = text.split_once(CADENCE).map_or("", |(_, after)| after);
+    after.split_once(COUNT).map_or("", |(cadence, _)| cadence)
 }
 
 /// Every script with its hash.
@@ -251,6 +265,10 @@ const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 const MULDIV: &str = include_str!("../scripts/muldiv.lua");
 const FLEET: &str = include_str!("../scripts/fleet.lua");
 const RELAY: &str = include_str!("../scripts/relay.lua");
+/// What comes after these lines is for looking only, says when windows begin, and counts in them.
+const LOOK: &str = "-- look\n";
+const CADENCE: &str = "-- cadence\n";
+const COUNT: &str = "-- count\n";
 /// Where a check begins that has no ordinary case of its own.
 const CHECK_FIRST: &str = "local first, answers = 1, { now, 0, 0, 0 }\n";
 const EXPORTS: &str = "return { parse = parse, read = read, ask = ask, write = write, \

@@ -119,7 +119,7 @@ impl RedisStore {
         for (at, op) in steps {
             asks.push(Ask { now: Some(*at), ..self.asked(op)? });
         }
-        let told = self.shared.carrier.carry_in_order(asks).await;
+        let told = self.carry_in_order(asks).await;
         told.into_iter().zip(steps).map(|(told, (_, op))| applied(op, &told?)).collect()
     }
 
@@ -137,7 +137,7 @@ impl RedisStore {
         name(&self.shared.prefix, tag, "", shape, key)
     }
 
-    fn name(&self, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
+    pub(crate) fn name(&self, policy: &str, shape: &str, key: &[u8]) -> Vec<u8> {
         let tag = self.options(policy).and_then(|options| options.hash_tag.as_deref());
         name(&self.shared.prefix, tag, policy, shape, key)
     }
@@ -146,12 +146,12 @@ impl RedisStore {
         self.shared.policies.get(policy)
     }
 
-    fn replicas(&self, policy: &str) -> u32 {
+    pub(crate) fn replicas(&self, policy: &str) -> u32 {
         self.options(policy).map_or(0, |options| options.wait_replicas)
     }
 
     fn ask_of(&self, policy: &str, what: What) -> Ask {
-        Ask { what, now: self.shared.clock.now(), replicas: self.replicas(policy) }
+        self.ask_now(what, self.replicas(policy))
     }
 
     fn asked(&self, op: &Op<'_>) -> Result<Ask, StoreError> {
@@ -200,7 +200,7 @@ impl RedisStore {
         let args = numbers(&params, &[units, granted_at.epoch_us(), paid_until.epoch_us()]);
         let (script, keys) = (Script::GiveBack(family), names.into());
         // What a failover undoes here is nobody's advantage: the units stay charged.
-        Ask { what: What::Whole { script, keys, args }, now: self.shared.clock.now(), replicas: 0 }
+        self.ask_now(What::Whole { script, keys, args }, 0)
     }
 
     /// A script of its own; all its keys must share a slot of a cluster.
@@ -211,16 +211,35 @@ impl RedisStore {
         args: Vec<Arg>,
         replicas: u32,
     ) -> Result<Told, StoreError> {
-        let what = What::Whole { script, keys, args };
-        let ask = Ask { what, now: self.shared.clock.now(), replicas };
-        let told = self.shared.ways.ask(ask).await?;
+        let told = self.ask(self.ask_now(What::Whole { script, keys, args }, replicas)).await?;
         told.into_iter().next().ok_or(StoreError::Unreadable)
+    }
+
+    pub(crate) fn ask_now(&self, what: What, replicas: u32) -> Ask {
+        Ask { what, now: self.shared.clock.now(), replicas }
+    }
+
+    pub(crate) async fn ask(&self, ask: Ask) -> Result<Vec<Told>, StoreError> {
+        self.shared.ways.ask(ask).await
+    }
+
+    pub(crate) async fn carry_in_order(
+        &self,
+        asks: Vec<Ask>,
+    ) -> Vec<Result<Vec<Told>, StoreError>> {
+        self.shared.carrier.carry_in_order(asks).await
     }
 
     /// The limits' names, if they can be decided in one step.
     fn names(&self, limits: &[Limit<'_>]) -> Result<Vec<Vec<u8>>, StoreError> {
         let name = |limit: &Limit<'_>| self.stored_name(limit.policy, limit.strategy, limit.key);
         let names: Vec<Vec<u8>> = limits.iter().map(name).collect();
+        self.in_one_slot(&names)?;
+        Ok(names)
+    }
+
+    /// Refuses names that no script can have together.
+    pub(crate) fn in_one_slot(&self, names: &[Vec<u8>]) -> Result<(), StoreError> {
         if self.shared.carrier.is_cluster() {
             let mut slots = names.iter().map(|name| slot(name));
             let first = slots.next();
@@ -228,7 +247,7 @@ impl RedisStore {
                 return Err(StoreError::AcrossSlots);
             }
         }
-        Ok(names)
+        Ok(())
     }
 }
 

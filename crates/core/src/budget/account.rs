@@ -217,11 +217,10 @@ impl Account {
             None => {}
         }
         let outcome = self.if_left(budget, reserve.units.max(1), now);
-        match (outcome, self.open.first()) {
-            (Outcome::Admit, Some((until, _))) if self.is_full(budget) => {
-                Outcome::Deny(Retry::After(until.since(now.judged())))
-            }
-            _ => outcome,
+        match self.has_place_at(budget) {
+            // Whichever comes later: what is left by then, or a place.
+            Some(until) => outcome.max(Outcome::Deny(Retry::After(until.since(now.judged())))),
+            None => outcome,
         }
     }
 
@@ -334,8 +333,12 @@ impl Account {
         Some(Drawn { own, beyond: units - own })
     }
 
-    fn is_full(&self, budget: &Budget) -> bool {
-        self.open.len() >= usize::try_from(budget.open_max).unwrap_or(usize::MAX)
+    /// When fewer than the most leases are open, if that is not so now: also if a smaller bound has
+    /// left several too many.
+    fn has_place_at(&self, budget: &Budget) -> Option<Micros> {
+        let most = usize::try_from(budget.open_max).unwrap_or(usize::MAX);
+        let too_many = self.open.len().checked_sub(most)?;
+        self.open.iter().nth(too_many).map(|(until, _)| *until)
     }
 
     /// Admits if so much is left, and otherwise says when it will be if nobody does anything.
@@ -358,7 +361,9 @@ impl Account {
             let lease = self.leases.get(key).filter(|lease| lease.window == self.index);
             let back = lease.map_or(0, |lease| lease.unspent);
             (left, reserved) = (left + back.cast_signed(), reserved - back);
-            if left >= need_signed || place + 1 == Budget::LOOK_AHEAD {
+            // Of those that nobody looks at, nothing is known: not even when they end.
+            let is_last = place + 1 == Budget::LOOK_AHEAD && self.open.len() > Budget::LOOK_AHEAD;
+            if left >= need_signed || is_last {
                 return after(*until);
             }
         }

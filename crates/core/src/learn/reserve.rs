@@ -9,8 +9,20 @@
 //!   and `G = max(hold, overrun)`; the slope is `hold` if too much was reserved, `−overrun` if too
 //!   little. It starts where the worst first loss is the least, `min + τ · D`.
 //! - [`Predicted`] is told a prediction with each request, perhaps, and reserves between that and
-//!   what the learner says, by a weight that Hedge learns. Without predictions it is the learner.
+//!   what was learned, by a weight that Hedge learns: `1 / (1 + exp(η · behind))`, where `behind`
+//!   is how much more the predictions have cost, and `η = ln 2 /` the sum of what mixing has cost
+//!   so far (AdaHedge). Without predictions it is the learner. A prediction is what to reserve:
+//!   predict the τ-quantile, not the mean.
 //! - [`Sizes`] keeps one of these for each class of work, a bounded number.
+//!
+//! # The range
+//! The learner's steps are as long as the range is wide. Where the range is eight times the
+//! quantile, the first 1,000 samples cost 1.2 times the best fixed reservation and the first 10,000
+//! 1.06 times; where it is 128 times the quantile, 5.2 times and 2.1 times. Rules that
+//! [look back](ReserveRules::looking_back) weigh the quantile of the last 64 samples against the
+//! learner, by Hedge too: 1.07 times and 1.25 times for the first 1,000. With a memory of 1,000 as
+//! well, it was 1.06 times at most for the first 10,000, in any of these ranges. Only [`Predicted`]
+//! and [`Sizes`] look back.
 //!
 //! # Work that was stopped
 //! needed more than it was served; nobody knows how much. [`Learned::learn_stopped`] takes what is
@@ -20,7 +32,10 @@
 //! # Drift
 //! The steps shrink, which the envelope needs, and an old learner turns slowly. With
 //! [`remembering(m)`](ReserveRules::remembering) they stop shrinking after `m` samples, and the
-//! weights of [`Predicted`] begin anew every `m` predictions.
+//! weights of Hedge are even again every `m` times. After 100,000 samples, work that needs ten
+//! times as much was followed within 119 samples, and back within 303; with a memory of 1,000
+//! within 15 and 29, looking back within 23 and 54. To a learner alone that memory costs 2 to 10 %
+//! of steady work for ever, in a range of two to eight times the quantile.
 //!
 //! # Guarantee
 //! - An estimate lies between `min` and `max`, whatever is fed, and is the same for the same
@@ -34,9 +49,11 @@
 //! - With `k` others in flight, an estimate is older than what was learned since. That adds at most
 //!   `2 · k · D · G · √T`.
 //! - **Predicted**: the sum of losses exceeds that of the better of the two, the predictions and
-//!   the learner, by at most `√(ln 2 · Σs²) + (4/3 · ln 2 + 2) · S`, where `s` is by how much the
-//!   losses of the two differ in a sample and `S ≤ D · G` the largest `s`; before rounding. True
-//!   predictions cost at most `(16/3 · ln 2 + 2) · S` in all, for ever.
+//!   what is reserved without them, by at most `√(ln 2 · Σs²) + (4/3 · ln 2 + 2) · S`, where `s` is
+//!   by how much the losses of the two differ in a sample and `S ≤ D · G` the largest `s`; before
+//!   rounding. True predictions cost at most `(16/3 · ln 2 + 2) · S` in all, for ever. With a
+//!   memory of `m` this holds of every `m` predictions by themselves.
+//! - **Looking back**: the same, of the last 64 samples' quantile and the learner.
 //!
 //! # Proven by
 //! `tests/reserve.rs`, with mutants.
@@ -59,7 +76,9 @@
 //! # Ok::<(), admittance_core::Invalid>(())
 //! ```
 
+mod hedge;
 mod predicted;
+mod recent;
 mod rules;
 mod sizes;
 

@@ -72,6 +72,12 @@ pub(crate) enum Flaw {
     DebtWithoutBound,
     LooksAtEveryLease,
     LooksAtNoLease,
+    /// Of just as many leases as it looks at, the last is taken for one of more.
+    LooksAtOneLess,
+    /// It waits for the first lease to end, also if more than one is too many.
+    WaitsForOneOfSeveral,
+    /// It waits for what is left, and then there is no place.
+    WaitsForTheBudgetOnly,
     /// Whoever waits is told the end of the window, also if the next one pays debt.
     WaitsForTheNextWindow,
     /// More than the limit is told to wait.
@@ -131,6 +137,9 @@ impl Flaw {
         Self::DebtWithoutBound,
         Self::LooksAtEveryLease,
         Self::LooksAtNoLease,
+        Self::LooksAtOneLess,
+        Self::WaitsForOneOfSeveral,
+        Self::WaitsForTheBudgetOnly,
         Self::WaitsForTheNextWindow,
         Self::NeverSaysNever,
         Self::ResetsWithDebt,

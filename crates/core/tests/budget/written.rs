@@ -220,15 +220,17 @@ impl Written {
             Flaw::ReservesNothing => asked.units,
             _ => asked.units.max(1),
         };
+        let outcome = self.if_left(budget, need, now);
         let open = self.open();
         let most = usize::try_from(budget.open_max()).unwrap_or(usize::MAX);
-        match (self.if_left(budget, need, now), open.first()) {
-            (Outcome::Admit, Some((until, _)))
-                if open.len() >= most && !self.is(Flaw::OpenWithoutBound) =>
-            {
-                wait(*until, now)
-            }
-            (outcome, _) => outcome,
+        if open.len() < most || self.is(Flaw::OpenWithoutBound) {
+            return outcome;
+        }
+        let freed = wait(open[open.len() - most].0, now);
+        match (self.flaw, outcome) {
+            (Flaw::WaitsForOneOfSeveral, _) => outcome.max(wait(open[0].0, now)),
+            (Flaw::WaitsForTheBudgetOnly, Outcome::Deny(_)) => outcome,
+            _ => outcome.max(freed),
         }
     }
 
@@ -388,14 +390,16 @@ impl Written {
             Flaw::LooksAtNoLease => 0,
             _ => Budget::LOOK_AHEAD,
         };
-        for (place, (until, lease)) in self.open().into_iter().take(look_ahead).enumerate() {
+        let open = self.open();
+        let sees_all = open.len() <= look_ahead && !self.is(Flaw::LooksAtOneLess);
+        for (place, (until, lease)) in open.into_iter().take(look_ahead).enumerate() {
             if until >= self.window() {
                 break;
             }
             let held = &self.leases[lease].1;
             let back = if held.window == self.window() { held.unspent } else { 0 };
             (left, reserved) = (left + back.cast_signed(), reserved - back);
-            if left >= need.cast_signed() || place + 1 == look_ahead {
+            if left >= need.cast_signed() || !sees_all && place + 1 == look_ahead {
                 return wait(until, now);
             }
         }

@@ -510,3 +510,76 @@ pub(crate) fn stopped<E: Estimate>(new: impl Fn(ReserveRules) -> E) -> Check {
     }
     Ok(format!("of 8,000 stopped, {raised} were above the estimate"))
 }
+
+/// The last samples' quantile alone, which is what a learner that trusts its eyes would do.
+pub(crate) struct RecentAlone {
+    rules: ReserveRules,
+    last: VecDeque<u64>,
+}
+
+impl RecentAlone {
+    pub(crate) fn new(rules: ReserveRules) -> Self {
+        Self { rules, last: VecDeque::new() }
+    }
+}
+
+impl Estimate for RecentAlone {
+    fn exact(&self, _: Option<u64>) -> f64 {
+        let mut last: Vec<u64> = self.last.iter().copied().collect();
+        let start = || Learned::new(self.rules).exact();
+        self.rules.best_fixed(&mut last).map_or_else(start, |quantile| quantile as f64)
+    }
+
+    fn whole(&self, _: Option<u64>) -> u64 {
+        whole(self.exact(None))
+    }
+
+    fn learn(&mut self, _: Option<u64>, actual: u64) {
+        self.last.push_back(actual);
+        if self.last.len() > 64 {
+            self.last.pop_front();
+        }
+    }
+
+    fn learn_stopped(&mut self, _: u64) {}
+
+    fn trust(&self) -> f64 {
+        0.0
+    }
+}
+
+/// What looks back against the better of the learner and the quantile of the last 64.
+pub(crate) fn looks_back<E: Estimate>(samples: usize, new: impl Fn(ReserveRules) -> E) -> Check {
+    let mut rng = generator(86);
+    let mut said = format!("looking back over its envelope, {samples} samples, at worst:");
+    for (name, source) in SOURCES {
+        let mut worst = f64::MIN;
+        for weights in [(1, 1), (1, 9), (9, 1), (1, 99)] {
+            let (min, max) = (16, 100_000);
+            let rules = rules(weights, (min, max));
+            let (mut estimate, mut learner) = (new(rules), Learned::new(rules));
+            let mut recent = RecentAlone::new(rules);
+            let mut found = Beside::default();
+            for at in 0..samples {
+                let exact = estimate.exact(None);
+                let actual = source(&mut rng, &Seen { min, max, at, of: samples, exact });
+                let learned = loss(&rules, learner.exact(), actual);
+                let seen = loss(&rules, recent.exact(None), actual);
+                found.blend += loss(&rules, exact, actual);
+                (found.learner, found.predictions) =
+                    (found.learner + learned, found.predictions + seen);
+                found.squares += (seen - learned).powi(2);
+                found.most = found.most.max((seen - learned).abs());
+                estimate.learn(None, actual);
+                learner.learn(actual);
+                recent.learn(None, actual);
+            }
+            worst = worst.max(found.ratio());
+            if found.ratio() > 1.0 || found.ratio().is_nan() {
+                return Err(format!("{:.3}: {name}, {weights:?}", found.ratio()));
+            }
+        }
+        said += &format!(" {name} {worst:.3};");
+    }
+    Ok(said)
+}

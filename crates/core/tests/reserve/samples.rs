@@ -95,6 +95,8 @@ impl Foresight {
 
 pub(crate) const TRUE: Foresight = Foresight { name: "true", predict: |_, actual, _| Some(actual) };
 
+pub(crate) const NONE: Foresight = Foresight { name: "none", predict: |_, _, _| None };
+
 /// Within about a third of the truth.
 pub(crate) const NOISY: Foresight = Foresight {
     name: "noisy",
@@ -111,7 +113,7 @@ pub(crate) const FORESIGHTS: [Foresight; 11] = [
     TRUE,
     NOISY,
     BETRAYING,
-    Foresight { name: "none", predict: |_, _, _| None },
+    NONE,
     Foresight { name: "nothing", predict: |_, _, _| Some(0) },
     Foresight { name: "all there is", predict: |_, _, _| Some(u64::MAX) },
     Foresight { name: "random", predict: |rng, _, seen| Some(rng.u64(seen.min..=seen.max)) },

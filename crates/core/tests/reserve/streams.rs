@@ -8,7 +8,7 @@ use admittance_core::{Cadence, Micros, Span};
 use fastrand::Rng;
 
 use crate::checks::rules;
-use crate::samples::{BETRAYING, Foreseen, Foresight, NOISY, TRUE, normal, whole};
+use crate::samples::{BETRAYING, Foreseen, Foresight, NOISY, NONE, TRUE, normal, whole};
 use crate::timeline::{generator, instant, long};
 
 /// What is reserved.
@@ -36,6 +36,7 @@ impl Policy {
             ("the most", Self::Fixed(NEEDS.1)),
             ("more than there is", Self::Fixed(LIMIT + 1)),
             ("learned", Self::Learned(Learned::new(rules))),
+            ("looking back", Self::Predicted(Predicted::new(rules.looking_back()), &NONE)),
             ("noisy predictions", predicted(&NOISY)),
             ("true predictions", predicted(&TRUE)),
             ("betraying predictions", predicted(&BETRAYING)),

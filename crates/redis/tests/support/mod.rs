@@ -4,11 +4,12 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use admittance::budget::Booked;
 use admittance::{
     Action, Applied, Builtin, Cost, Decision, Gcra, Micros, Op, Span, Store, StoreError, Tat,
 };
-use admittance_redis::{Builder, RedisStore};
-use admittance_testkit::{Fleets, Harness, Relays, Timed};
+use admittance_redis::{Builder, PolicyOptions, RedisStore};
+use admittance_testkit::{Budgets, Fleets, Harness, Relays, Timed, TimedEntry};
 use tokio::runtime::Runtime;
 
 /// Fresh stores at one URL: each has a prefix of its own.
@@ -117,6 +118,84 @@ impl Relays for Seam {
 
     fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         self.0.run(future)
+    }
+}
+
+impl Budgets for Seam {
+    type Accounts = RedisStore;
+
+    async fn fresh(&self) -> RedisStore {
+        Harness::fresh(&self.0).await
+    }
+
+    async fn set_clock(&self, accounts: &RedisStore, now: Micros) {
+        accounts.set_now(now);
+    }
+
+    async fn replay(
+        &self,
+        accounts: &RedisStore,
+        entries: &[TimedEntry<'_>],
+    ) -> Result<Vec<Booked>, StoreError> {
+        let entries: Vec<_> = entries.iter().map(|timed| (timed.at, timed.entry)).collect();
+        accounts.book_in_order(&entries).await
+    }
+
+    fn timelines(&self) -> usize {
+        self.0.timelines
+    }
+
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.0.run(future)
+    }
+}
+
+/// The same with a hash tag for every policy that the timelines of budgets have, so that accounts
+/// of different keys can be booked together on a cluster.
+pub struct InOneSlot(pub Seam);
+
+impl InOneSlot {
+    pub fn new(url: &str) -> Self {
+        let mut seam = Seam::new(url);
+        seam.0.timelines = 100;
+        Self(seam)
+    }
+}
+
+impl Budgets for InOneSlot {
+    type Accounts = RedisStore;
+
+    async fn fresh(&self) -> RedisStore {
+        let names = ["tokens#", "Tokens#", "tokens#:", "{tokens#}", "tokens# ", "%7B#"];
+        let numbers = (0..10 * self.0.0.timelines).map(|number| number.to_string());
+        let drawn = numbers.flat_map(|number| names.map(|name| name.replace('#', &number)));
+        let policies = drawn.chain(["all", "no", "raced"].map(String::from));
+        let builder = self.0.0.builder().manual_clock(Micros::ZERO);
+        let tagged = policies.fold(builder, |builder, policy| {
+            let hash_tag = Some("one".to_owned());
+            builder.policy(policy, PolicyOptions { hash_tag, ..PolicyOptions::default() })
+        });
+        tagged.build().unwrap()
+    }
+
+    async fn set_clock(&self, accounts: &RedisStore, now: Micros) {
+        accounts.set_now(now);
+    }
+
+    async fn replay(
+        &self,
+        accounts: &RedisStore,
+        entries: &[TimedEntry<'_>],
+    ) -> Result<Vec<Booked>, StoreError> {
+        Budgets::replay(&self.0, accounts, entries).await
+    }
+
+    fn timelines(&self) -> usize {
+        self.0.0.timelines
+    }
+
+    fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        self.0.0.run(future)
     }
 }
 

@@ -33,7 +33,7 @@ fn charges<'a>(drawn: &'a [(Name, Budget, u64)]) -> Vec<Charge<'a>> {
 /// All that happens in one timeline.
 pub(super) fn timeline(rng: &mut Rng, number: usize) -> Vec<Step> {
     let mut drawn = Drawn::new(rng, number);
-    let steps = if drawn.is_crowded { CROWDED_STEPS } else { STEPS };
+    let steps = if drawn.crowd.is_some() { CROWDED_STEPS } else { STEPS };
     (0..steps).map(|_| drawn.next(rng)).collect()
 }
 
@@ -41,8 +41,9 @@ struct Drawn {
     accounts: Vec<Known>,
     pure: Pure,
     leases: Vec<LeaseKey>,
-    /// Many leases, most of them open: more than a denial looks at.
-    is_crowded: bool,
+    /// Many leases, most of them open, and how many may be: about as many as a denial looks at, or
+    /// more.
+    crowd: Option<u32>,
     /// Little is reserved, and very much is produced: debt up to the most that is remembered.
     is_owing: bool,
     /// How long leases live, about.
@@ -65,8 +66,9 @@ struct Known {
 
 impl Drawn {
     fn new(rng: &mut Rng, number: usize) -> Self {
-        let (is_crowded, is_owing) = (number % 16 == 3, number % 16 == 7);
-        let count = if is_crowded { rng.usize(1..3) } else { rng.usize(1..=4) };
+        let (is_crowded, is_owing) = (number % 8 == 3, number % 16 == 7);
+        let crowd = is_crowded.then(|| [u32::MAX, 64, 65][number / 8 % 3]);
+        let count = if is_crowded { 1 } else { rng.usize(1..=4) };
         let (mut scale, mut limit_max) = (scale(rng), limit_max(rng));
         if is_crowded {
             limit_max = rng.u64(100..3_000);
@@ -80,7 +82,7 @@ impl Drawn {
             let policy = POLICIES[rng.usize(..POLICIES.len())].replace('#', &number.to_string());
             let key = KEYS[rng.usize(..KEYS.len())].to_vec();
             let cadence = cadence(rng, scale);
-            let budget = budget(rng, cadence, limit_max, is_crowded);
+            let budget = budget(rng, cadence, limit_max, crowd);
             let name = (policy, key, budget.cadence());
             if accounts.iter().all(|known| known.name != name) {
                 let window = (Micros::ZERO, 0);
@@ -88,17 +90,18 @@ impl Drawn {
             }
         }
         let ttl = match rng.u8(..8) {
+            // So that most are open at once.
+            _ if is_crowded => rng.u64(1_000_000..Budget::TTL_MAX.us()),
             0 => rng.u64(1..5),
             1 => spread(rng, 2 * Budget::TTL_MAX.us()),
             2 => Budget::TTL_MAX.us(),
-            // In a crowd, so that most are open at once.
-            _ if is_crowded || is_owing => spread(rng, 1_000_000_000),
+            _ if is_owing => spread(rng, 1_000_000_000),
             _ => spread(rng, 3 * scale.min(Budget::TTL_MAX.us())),
         };
         let few = rng.usize(if is_owing { 6..12 } else { 1..12 });
         let leases = leases(rng, if is_crowded { CROWD } else { few });
         let now = base(rng);
-        Self { accounts, pure: Pure::default(), leases, is_crowded, is_owing, ttl, now, last: None }
+        Self { accounts, pure: Pure::default(), leases, crowd, is_owing, ttl, now, last: None }
     }
 
     fn next(&mut self, rng: &mut Rng) -> Step {
@@ -114,9 +117,10 @@ impl Drawn {
         let mut drawn = Vec::with_capacity(count);
         for &place in &places {
             let known = &mut self.accounts[place];
-            if rng.u8(..24) == 0 && known.may_change(&self.pure, now) {
+            let is_changed = rng.u8(..if self.crowd.is_some() { 100 } else { 24 }) == 0;
+            if is_changed && known.may_change(&self.pure, now) {
                 let cadence = known.budget.cadence();
-                known.budget = budget(rng, cadence, known.limit_max, self.is_crowded);
+                known.budget = budget(rng, cadence, known.limit_max, self.crowd);
             }
             let units = same.unwrap_or_else(|| self.units(rng, place, act));
             let known = &self.accounts[place];
@@ -161,7 +165,7 @@ impl Drawn {
         let drawn = rng.u8(..32);
         match drawn {
             0..=1 => Act::Look,
-            2..=24 if self.is_crowded => reserve,
+            2..=24 if self.crowd.is_some() => reserve,
             2..=14 if self.is_owing => reserve,
             15..=27 if self.is_owing => Act::Settle(lease),
             2..=8 => Act::Debit(None),
@@ -195,8 +199,8 @@ impl Drawn {
             0..=1 => 0,
             2..=8 => 1,
             // More than 64 of them fit, and what 64 give back is not enough.
-            9..=28 if self.is_crowded && !is_settled => limit / 90,
-            29 if self.is_crowded => limit,
+            9..=28 if self.crowd.is_some() && !is_settled => limit / 90,
+            29 if self.crowd.is_some() => limit,
             9..=12 => rng.u64(0..=limit.min(8)),
             13..=14 => rng.u64(0..=limit),
             15..=16 => left,
@@ -222,7 +226,8 @@ impl Drawn {
         let (now, end) = (self.now, self.end(rng));
         let place = rng.usize(..self.accounts.len());
         let window = self.accounts[place].budget.cadence().shortest().us();
-        let stays = (self.is_crowded || self.is_owing) && rng.u8(..16) > 0;
+        // Mostly together.
+        let stays = (self.crowd.is_some() || self.is_owing) && rng.u8(..32) > 0;
         let to = match rng.u8(if stays { 0..16 } else { 0..40 }) {
             0..=9 => now,
             10..=16 => now + rng.u64(1..5),
@@ -333,7 +338,7 @@ fn limit_max(rng: &mut Rng) -> u64 {
     }
 }
 
-fn budget(rng: &mut Rng, cadence: Cadence, limit_max: u64, is_crowded: bool) -> Budget {
+fn budget(rng: &mut Rng, cadence: Cadence, limit_max: u64, crowd: Option<u32>) -> Budget {
     let limit = match rng.u8(..4) {
         0 => limit_max,
         1 => limit_max - rng.u64(0..limit_max.min(3)),
@@ -350,10 +355,13 @@ fn budget(rng: &mut Rng, cadence: Cadence, limit_max: u64, is_crowded: bool) -> 
         _ => budget,
     };
     let few = |rng: &mut Rng| rng.u32(1..7);
+    if let Some(open_max) = crowd {
+        return budget.remembering(open_max, if rng.bool() { u32::MAX } else { few(rng) });
+    }
     match rng.u8(..8) {
         0..=3 => budget,
-        4 if !is_crowded => budget.remembering(few(rng), few(rng)),
-        5 if !is_crowded => budget.remembering(few(rng), u32::MAX),
+        4 => budget.remembering(few(rng), few(rng)),
+        5 => budget.remembering(few(rng), u32::MAX),
         _ => budget.remembering(u32::MAX, few(rng)),
     }
 }
@@ -380,5 +388,5 @@ const POLICIES: [&str; 6] = ["tokens#", "Tokens#", "tokens#:", "{tokens#}", "tok
 const KEYS: [&[u8]; 8] = [b"", b"a", b"A", b"a:", b"a\0", b"\xff{a}", b"{a}", "\u{e9}".as_bytes()];
 
 const STEPS: usize = 60;
-const CROWDED_STEPS: usize = 250;
+const CROWDED_STEPS: usize = 200;
 const CROWD: usize = 300;

@@ -38,6 +38,7 @@ pub struct ReserveRules {
     /// How many samples `initial` counts as.
     worth: u32,
     memory: Option<NonZeroU32>,
+    is_looking_back: bool,
 }
 
 impl ReserveRules {
@@ -55,7 +56,15 @@ impl ReserveRules {
             let must = "not be above maxReserve";
             return Err(Invalid::Unfit { parameter: Parameter::MinReserve, must });
         }
-        Ok(Self { weights, min, max, initial: None, worth: 0, memory: None })
+        Ok(Self {
+            weights,
+            min,
+            max,
+            initial: None,
+            worth: 0,
+            memory: None,
+            is_looking_back: false,
+        })
     }
 
     /// The same, and the first estimate is `initial`, which counts as much as `worth` samples that
@@ -76,6 +85,13 @@ impl ReserveRules {
     #[must_use]
     pub const fn remembering(self, samples: NonZeroU32) -> Self {
         Self { memory: Some(samples), ..self }
+    }
+
+    /// The same, and [`Predicted`](super::Predicted) weighs what the last 64 samples would have
+    /// needed against what was learned of all. Half a kilobyte more each.
+    #[must_use]
+    pub const fn looking_back(self) -> Self {
+        Self { is_looking_back: true, ..self }
     }
 
     /// What a wrong reservation costs.
@@ -100,6 +116,12 @@ impl ReserveRules {
     #[must_use]
     pub const fn memory(&self) -> Option<NonZeroU32> {
         self.memory
+    }
+
+    /// Whether the last samples are weighed against all.
+    #[must_use]
+    pub const fn is_looking_back(&self) -> bool {
+        self.is_looking_back
     }
 
     /// τ = overrun / (hold + overrun): the part of all work that should fit its reservation.
@@ -144,6 +166,11 @@ impl ReserveRules {
 
     pub(super) fn worth(&self) -> u64 {
         u64::from(self.worth)
+    }
+
+    /// The memory; the largest number there is stands for none.
+    pub(super) fn memory_or_all(&self) -> u32 {
+        self.memory.map_or(u32::MAX, NonZeroU32::get)
     }
 
     /// What counts as needed. Beyond the range all reservations of the range are off by the same.

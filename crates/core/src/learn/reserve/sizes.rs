@@ -40,9 +40,9 @@ impl Sizes {
     /// If `classes_max` is zero or above [`CLASSES_MAX`](Self::CLASSES_MAX).
     pub fn new(rules: ReserveRules, classes_max: u32) -> Result<Self, Invalid> {
         within(Parameter::MaxClasses, classes_max.into(), Self::CLASSES_MAX.into())?;
-        let fresh = Predicted::new(rules);
+        let (fresh, others) = (Predicted::new(rules), Predicted::new(rules));
         let classes_max = usize::try_from(classes_max).unwrap_or(usize::MAX);
-        Ok(Self { classes: BTreeMap::new(), classes_max, fresh, others: fresh })
+        Ok(Self { classes: BTreeMap::new(), classes_max, fresh, others })
     }
 
     /// How much to reserve for work of a class: [`Predicted::estimate`].
@@ -82,7 +82,7 @@ impl Sizes {
             if !self.has_room_for(class) {
                 return &mut self.others;
             }
-            self.classes.insert(class.into(), self.fresh);
+            self.classes.insert(class.into(), self.fresh.clone());
         }
         // It was there, or is there now.
         self.classes.get_mut(class).unwrap_or(&mut self.others)

@@ -1,0 +1,166 @@
+//! Accounts of budgets: entries as asks of the database.
+//!
+//! # Guarantee
+//! - What all [`Accounts`] promise; one statement and one round trip per entry.
+//! - The accounts of an entry are locked in one order, those of logged tables first, and the clock
+//!   is read once they are: entries never wait for each other in a circle, and on an account the
+//!   order of the entries is the order of their instants.
+//! - A debit without a lease on an account that has none touches the account's row alone.
+//! - What was charged, reserved or settled is durable when it is answered, unless its policy is
+//!   [`unlogged`](crate::Builder::unlogged). A denial does not wait for the disk.
+//! - An account has at most as many leases as its budget says: those that are open, those that are
+//!   remembered, and one.
+//!
+//! # Proven by
+//! `tests/budgets.rs`: the suite of `admittance-testkit`, edited functions that it must notice,
+//! races between stores, crashes, and accounts that are reaped.
+
+use admittance::budget::{
+    Accounts, Act, Answered, Booked, Budget, Charge, Entry, Found, LeaseKey, Settled, Settlement,
+    Standing, Together,
+};
+use admittance::{Outcome, Retry, Span, StoreError};
+use tokio_postgres::Error;
+use tokio_postgres::types::ToSql;
+
+use crate::PostgresStore;
+use crate::carry::{self, Ask, numbers};
+use crate::key::Kind;
+use crate::link::Ready;
+use crate::spec::{Spec, number, of_budget};
+use crate::statements::Durability;
+use crate::store::{instant, unknown, unsigned};
+
+/// An entry as the functions in the database take it.
+#[derive(Clone, Debug)]
+pub(crate) struct Book {
+    lines: Vec<Line>,
+    act: i32,
+    lease: Option<Vec<u8>>,
+    ttl: i64,
+}
+
+/// One account of it.
+#[derive(Clone, Debug)]
+struct Line {
+    durability: Durability,
+    key: Vec<u8>,
+    spec: Spec,
+    units: i64,
+}
+
+impl Accounts for PostgresStore {
+    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+        booked(&entry, &self.numbers(Ask::Book(self.asked(&entry)?)).await?)
+    }
+}
+
+impl PostgresStore {
+    fn asked(&self, entry: &Entry<'_>) -> Result<Book, StoreError> {
+        entry.checked()?;
+        let (act, ttl) = match entry.act {
+            Act::Look => (LOOK, Span::ZERO),
+            Act::Debit(_) => (DEBIT, Span::ZERO),
+            Act::Reserve { ttl, .. } => (RESERVE, ttl.min(Budget::TTL_MAX)),
+            Act::Settle(_) => (SETTLE, Span::ZERO),
+            Act::Abandon(_) => (ABANDON, Span::ZERO),
+            _ => return Err(unknown()),
+        };
+        let line = |charge: &Charge<'_>| {
+            let shape = charge.budget.shape().to_string();
+            Some(Line {
+                durability: self.names.durability(charge.policy),
+                key: self.names.key(Kind::Account, charge.policy, &shape, charge.key),
+                spec: of_budget(charge.budget)?,
+                units: number(charge.units),
+            })
+        };
+        let lines = entry.charges.iter().map(line).collect::<Option<_>>().ok_or_else(unknown)?;
+        let lease = entry.act.lease().map(|LeaseKey(lease)| lease.to_be_bytes().to_vec());
+        Ok(Book { lines, act, lease, ttl: number(ttl.us()) })
+    }
+}
+
+impl Book {
+    /// How many accounts it is about.
+    pub(crate) fn accounts(&self) -> usize {
+        self.lines.len()
+    }
+
+    pub(crate) async fn run(
+        &self,
+        ready: &Ready,
+        hook: Option<i64>,
+    ) -> Result<Vec<carry::Answered>, Error> {
+        let (act, lease, ttl) = (&self.act, &self.lease, &self.ttl);
+        if let [Line { durability, key, spec, units }] = self.lines.as_slice() {
+            let (statement, spec) = (&ready.statements.of(*durability).book, spec.as_slice());
+            let given: [&(dyn ToSql + Sync); 7] = [key, &spec, act, lease, units, ttl, &hook];
+            return numbers(ready, statement, &given).await;
+        }
+        let keys: Vec<&[u8]> = self.lines.iter().map(|line| line.key.as_slice()).collect();
+        let is_durable = |line: &Line| line.durability == Durability::Logged;
+        let durable: Vec<bool> = self.lines.iter().map(is_durable).collect();
+        let specs: Vec<i64> = self.lines.iter().flat_map(|line| line.spec).collect();
+        let units: Vec<i64> = self.lines.iter().map(|line| line.units).collect();
+        let given: [&(dyn ToSql + Sync); 8] =
+            [&keys, &durable, &specs, &units, act, lease, ttl, &hook];
+        numbers(ready, &ready.statements.book, &given).await
+    }
+}
+
+/// What the numbers that a function gave mean.
+fn booked(entry: &Entry<'_>, numbers: &[i64]) -> Result<Booked, StoreError> {
+    let (at, each) = numbers.split_first().ok_or(StoreError::Unreadable)?;
+    if each.len() != entry.charges.len() * NUMBERS {
+        return Err(StoreError::Unreadable);
+    }
+    let each = entry.charges.iter().zip(each.chunks(NUMBERS));
+    let each = each.map(|(charge, found)| Ok(Answered::of(charge.budget, self::found(found)?)));
+    let each = each.collect::<Result<_, StoreError>>()?;
+    Ok(Booked { together: Together::of(each), at: instant(*at) })
+}
+
+fn found(numbers: &[i64]) -> Result<Found, StoreError> {
+    let &[outcome, wait, reset_at, unspent, spent, reserved, debt, open, end, did, returned, owed] =
+        numbers
+    else {
+        return Err(StoreError::Unreadable);
+    };
+    let outcome = match outcome {
+        0 => Outcome::Admit,
+        1 => Outcome::Deny(Retry::After(Span::from_us(unsigned(wait)))),
+        2 => Outcome::Deny(Retry::Never),
+        _ => return Err(StoreError::Unreadable),
+    };
+    let settled = Settled { returned: unsigned(returned), debt: unsigned(owed) };
+    let settlement = match did {
+        0 => Settlement::None,
+        1 => Settlement::Now(settled),
+        2 => Settlement::Before(settled),
+        3 => Settlement::Unknown,
+        _ => return Err(StoreError::Unreadable),
+    };
+    let standing = Standing {
+        spent: unsigned(spent),
+        reserved: unsigned(reserved),
+        debt: unsigned(debt),
+        open: u32::try_from(open).map_err(|_| StoreError::Unreadable)?,
+        window_end: instant(end),
+    };
+    let (reset_at, unspent) = (instant(reset_at), unsigned(unspent));
+    Ok(Found { outcome, reset_at, unspent, standing, settlement })
+}
+
+const LOOK: i32 = 0;
+const DEBIT: i32 = 1;
+const RESERVE: i32 = 2;
+const SETTLE: i32 = 3;
+const ABANDON: i32 = 4;
+
+/// What a function says of each account.
+const NUMBERS: usize = 12;
+
+const _: () = assert!(Budget::ENDED_KEPT.us() == 600_000_000, "as 0011_accounts.sql has it");
+const _: () = assert!(Budget::LOOK_AHEAD == 64, "as 0011_accounts.sql has it");
+const _: () = assert!(Budget::DEBT_MAX == 2_251_799_813_685_247, "as 0011_accounts.sql has it");
