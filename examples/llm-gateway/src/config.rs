@@ -122,6 +122,10 @@ pub struct Config {
 pub enum StoreUrl {
     /// In this process.
     Memory,
+    /// In Redis or Valkey, at this address.
+    Redis(String),
+    /// In Postgres, at this address.
+    Postgres(String),
 }
 
 /// How requests are treated.
@@ -203,7 +207,7 @@ pub enum ConfigError {
         max: u64,
     },
     /// No such store.
-    #[error("store {0:?} is not known: write \"memory\"")]
+    #[error("store {0:?} is not known: write memory, redis://… or postgres://…")]
     Store(String),
     /// The upstream's address is none.
     #[error("upstream {0:?} is no address: write something like \"https://api.openai.com/v1\"")]
@@ -262,9 +266,12 @@ impl RawConfig {
 
 impl StoreUrl {
     fn parse(text: &str) -> Result<Self, ConfigError> {
-        match text {
-            "memory" => Ok(Self::Memory),
-            _ => Err(ConfigError::Store(text.into())),
+        match text.split_once(':') {
+            None if text == "memory" => Ok(Self::Memory),
+            Some(("redis" | "rediss" | "valkey" | "valkeys", _)) => Ok(Self::Redis(text.into())),
+            Some(("postgres" | "postgresql", _)) => Ok(Self::Postgres(text.into())),
+            // The address may have a password in it.
+            kind => Err(ConfigError::Store(kind.map_or(text, |(scheme, _)| scheme).into())),
         }
     }
 }

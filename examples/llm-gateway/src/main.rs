@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admittance::SystemClock;
 use admittance::budget::{MemoryAccounts, Meter};
+use admittance::{GuardSettings, Guarded, SystemClock};
+use admittance_postgres::PostgresStore;
+use admittance_redis::RedisStore;
 use axum::Router;
 use clap::Parser;
 use llm_gateway::fake::Fake;
@@ -26,7 +28,8 @@ struct Flags {
     /// The upstream up to `/chat/completions`, instead of what the configuration says.
     #[arg(long)]
     upstream: Option<String>,
-    /// Where the accounts live, instead of what the configuration says: memory.
+    /// Where the accounts live, instead of what the configuration says: memory,
+    /// `redis://…` or `postgres://…`.
     #[arg(long)]
     store: Option<String>,
     /// Be a fake upstream at this address, and nothing else.
@@ -58,10 +61,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     raw.store = flags.store.unwrap_or(raw.store);
     let config = raw.resolve()?;
     let ttl = config.options.ttl();
-    match config.store {
+    // A shared store that cannot answer refuses: what cannot be counted is not served.
+    match config.store.clone() {
         StoreUrl::Memory => {
             let accounts = MemoryAccounts::new(SystemClock::new());
             proxy(config, Meter::new(accounts).ttl(ttl)).await
+        }
+        StoreUrl::Redis(url) => {
+            let accounts = RedisStore::builder(&url).prefix("llm-gateway").build()?;
+            let guarded = Guarded::start(accounts, GuardSettings::default());
+            proxy(config, Meter::new(guarded).ttl(ttl)).await
+        }
+        StoreUrl::Postgres(url) => {
+            let accounts = PostgresStore::builder(&url).migrates(true).connect().await?;
+            let guarded = Guarded::start(accounts, GuardSettings::default());
+            proxy(config, Meter::new(guarded).ttl(ttl)).await
         }
     }
 }
