@@ -282,7 +282,9 @@ BEGIN
         settled := ARRAY[1, 0, least(beyond - own, 2251799813685247 - a.debt)];
         a.debt := a.debt + settled[3];
         IF l.in_window = a.in_window THEN
-            units := least(greatest(l.debited - units, 0), l.charged);
+            -- Debits of earlier windows were too many, as far as that can be: what comes back here
+            -- was certainly not served here.
+            units := greatest(l.charged - units, 0);
             a.reserved := a.reserved - l.unspent;
             a.spent := a.spent + own - units;
             settled[2] := l.unspent - own + units;

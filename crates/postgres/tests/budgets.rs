@@ -75,6 +75,12 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
     // The wait ends where debt leaves too little, or is the whole debt's.
     ("(held + spec[2] - 1) / spec[2]) - now_us", "held / spec[2]) - now_us", Promise::Equals),
     ("- (spec[2] - needed), 0);", "- 0, 0);", Promise::Equals),
+    // Of what was debited too much, the latest is taken for it.
+    (
+        "units := greatest(l.charged - units, 0);",
+        "units := least(greatest(l.debited - units, 0), l.charged);",
+        Promise::Equals,
+    ),
     // What was charged to an earlier window comes back.
     (
         "beyond + CASE WHEN l.in_window = a.in_window THEN l.charged ELSE 0 END",

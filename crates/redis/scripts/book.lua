@@ -294,11 +294,12 @@ local function commit_settle(a)
   end
   local actual = act == ABANDON and l.debited or a.units
   local more = actual > l.debited and actual - l.debited or 0
-  local over = l.debited > actual and l.debited - actual or 0
   -- What was produced beyond the debits was reserved, or else it is owed.
   local own = more < l.unspent and more or l.unspent
   if l.window == a.index then
-    local back = over < l.charged and over or l.charged
+    -- Those of earlier windows were too many, as far as that can be: what comes back here was
+    -- certainly not served here.
+    local back = l.charged > actual and l.charged - actual or 0
     a.reserved, a.spent = a.reserved - l.unspent, a.spent + own - back
     a.returned = l.unspent - own + back
   end

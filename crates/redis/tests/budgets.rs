@@ -152,7 +152,16 @@ const NEARLY: &[(&str, &str)] = &[
     ("SETTLED_BEFORE, l.returned, l.owed", "SETTLED_NOW, l.returned, l.owed"),
     ("SETTLED_BEFORE, l.returned, l.owed", "SETTLED_BEFORE, 0, 0"),
     ("  if l.window == a.index then\n    local back", "  if true then\n    local back"),
-    ("local back = over < l.charged and over or l.charged", "local back = over"),
+    ("local back = l.charged > actual and l.charged - actual or 0", "local back = 0"),
+    (
+        "local back = l.charged > actual and l.charged - actual or 0",
+        "local back = l.debited > actual and l.debited - actual or 0",
+    ),
+    (
+        "local back = l.charged > actual and l.charged - actual or 0",
+        "local over = l.debited > actual and l.debited - actual or 0 \
+         local back = over < l.charged and over or l.charged",
+    ),
     ("local own = more < l.unspent and more or l.unspent", "local own = l.unspent"),
     ("  a.owed = more - own\n", "  a.owed = more\n"),
     ("if a.owed > DEBT_MAX - a.debt then a.owed = DEBT_MAX - a.debt end", ""),

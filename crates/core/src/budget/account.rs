@@ -302,15 +302,13 @@ impl Account {
         };
         let actual = actual.map_or(lease.debited, |actual| actual.min(Budget::UNITS_MAX));
         let more = actual.saturating_sub(lease.debited);
-        let over = lease.debited.saturating_sub(actual);
         // What was produced beyond the debits was reserved, or else it is owed.
         let own = more.min(lease.unspent);
         let mut returned = 0;
         if lease.window == self.index {
             // Which of the debits were too many nobody knows. Those of earlier windows, as far as
             // that can be: what comes back here was certainly not served here.
-            let earlier = lease.debited.saturating_sub(lease.charged);
-            let back = over.saturating_sub(earlier).min(lease.charged);
+            let back = lease.charged.saturating_sub(actual);
             self.reserved -= lease.unspent;
             self.spent = self.spent + own - back;
             returned = lease.unspent - own + back;

@@ -19,6 +19,8 @@ pub(crate) enum Flaw {
     RefundsToTheWrongWindow,
     /// What an earlier window had reserved is spent in the present one.
     ChargesTheWrongWindow,
+    /// Of what was debited too much, the latest is taken for it.
+    RefundsTheLatestFirst,
     /// What was debited too much is not given back.
     KeepsWhatWasDebited,
     SettlesTwice,
@@ -104,6 +106,7 @@ impl Flaw {
         Self::RefundsToTheWrongWindow,
         Self::ChargesTheWrongWindow,
         Self::KeepsWhatWasDebited,
+        Self::RefundsTheLatestFirst,
         Self::SettlesTwice,
         Self::ForgetsTheSettled,
         Self::ForgetsTheExpired,

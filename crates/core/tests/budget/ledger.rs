@@ -293,12 +293,13 @@ impl Ledger {
             }
         }
         self.owed += settled.debt;
-        // What was debited and not produced: the last of it first, if its window is not over.
+        // What was debited and not produced: the first of it first, and it comes back if its window
+        // is not over.
         for _ in actual..debited {
-            let last = self.units.iter().rposition(|(of, unit)| *of == window && *unit == spent);
-            if let Some(last) = last {
-                self.units.remove(last);
-                settled.returned += 1;
+            let of_lease = self.units.iter().enumerate().filter(|(_, (_, unit))| *unit == spent);
+            if let Some((first, (of, _))) = of_lease.min_by_key(|(_, (of, _))| *of) {
+                settled.returned += u64::from(*of == window);
+                self.units.remove(first);
             }
         }
         let unused = (window, Place::Reserved(key));

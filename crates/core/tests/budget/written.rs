@@ -352,7 +352,12 @@ impl Written {
         let own = more.min(held.unspent);
         let mut returned = 0;
         if held.window == window || flaw == Flaw::RefundsToTheWrongWindow {
-            let back = over.min(held.charged).min(self.spent + own);
+            // Too many were debited in earlier windows, as far as that can be.
+            let before = match flaw {
+                Flaw::RefundsTheLatestFirst => 0,
+                _ => held.debited.saturating_sub(held.charged),
+            };
+            let back = over.saturating_sub(before).min(held.charged).min(self.spent + own);
             let back = if flaw == Flaw::KeepsWhatWasDebited { 0 } else { back };
             self.spent = self.spent + own - back;
             returned = held.unspent - own + back;
