@@ -206,12 +206,16 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
     if config.policies.len() > POLICIES_SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", config.policies.len() - POLICIES_SHOWN_MAX);
     }
-    if let Some(first) = config.policies.first() {
+    let is_checked = |policy: &&PolicyConfig| policy.rate.is_some() && policy.concurrency.is_none();
+    let checked = config.policies.iter().find(is_checked).map(|policy| ("check", policy));
+    let debited = config.policies.iter().find(|policy| policy.cost.is_some());
+    let tried = checked.or(debited.map(|policy| ("debit", policy)));
+    if let Some((verb, first)) = tried.or(config.policies.first().map(|policy| ("check", policy))) {
         let me = std::env::args().next().unwrap_or_else(|| "admittance".into());
         let is_default = address == SocketAddr::from(([127, 0, 0, 1], 50051));
         let target = if is_default { String::new() } else { format!(" --target {address}") };
         let name = shown::word(&first.name);
-        let _ = writeln!(text, "try: {me} check {name} user-1{target}");
+        let _ = writeln!(text, "try: {me} {verb} {name} user-1{target}");
     }
     text
 }
@@ -223,6 +227,11 @@ fn kind(policy: &PolicyConfig) -> String {
         let name = if gate.fleet.is_some() { "distributedConcurrency" } else { "concurrency" };
         if min == max { format!("{name} of {max}") } else { format!("{name} of {min} to {max}") }
     });
+    if let Some(cost) = &policy.cost {
+        let each = cost.budgets.iter().map(|(name, budget)| format!("{} a {name}", budget.limit()));
+        let name = if cost.is_shared { "fleetBudget" } else { "tokenBudget" };
+        return format!("{name} of {}", each.collect::<Vec<_>>().join(", "));
+    }
     let Some(rate) = &policy.rate else { return gate.unwrap_or_default() };
     let gate = gate.map_or_else(String::new, |gate| format!(", {gate}"));
     let before = match rate.tier {
