@@ -137,8 +137,8 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
     ("a.debt := a.debt + settled[3];", "", Promise::Equals),
     // More comes back than was charged to this window, or nothing of what was debited.
     (
-        "least(greatest(l.debited - units, 0), l.charged)",
-        "greatest(l.debited - units, 0)",
+        "units := greatest(l.charged - units, 0);",
+        "units := greatest(l.debited - units, 0);",
         Promise::Equals,
     ),
     ("settled[2] := l.unspent - own + units;", "settled[2] := l.unspent - own;", Promise::Equals),

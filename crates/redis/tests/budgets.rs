@@ -151,7 +151,7 @@ const NEARLY: &[(&str, &str)] = &[
     // more than is remembered, of what nobody knows.
     ("SETTLED_BEFORE, l.returned, l.owed", "SETTLED_NOW, l.returned, l.owed"),
     ("SETTLED_BEFORE, l.returned, l.owed", "SETTLED_BEFORE, 0, 0"),
-    ("  if l.window == a.index then\n    local back", "  if true then\n    local back"),
+    ("  if l.window == a.index then\n    -- Those", "  if true then\n    -- Those"),
     ("local back = l.charged > actual and l.charged - actual or 0", "local back = 0"),
     (
         "local back = l.charged > actual and l.charged - actual or 0",
