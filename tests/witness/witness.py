@@ -244,6 +244,32 @@ def a_leased_policy_admits_its_limit(client: Client) -> None:
     raises(OperationNotSupportedError, "", lambda: client.peek("leased", key))
 
 
+def a_budget_is_metered_as_documented(client: Client) -> None:
+    """The seed's loop: debit what a stream produces until the window's budget is spent."""
+    key, served = fresh(), 0
+    while True:
+        decision = client.debit("budget", key, tokens=1)
+        if not decision.allowed:
+            break
+        served += 1
+        same(decision.remaining, 5 - served)
+    same(served, 5)
+    same((decision.limit, decision.remaining), (5, 0))
+    # Windows begin with the epoch; this one ends in the year 2052.
+    same(decision.reset_at, 30_000 * 24 * HOUR_MS)
+    assert abs(now_ms() + decision.retry_after_ms - decision.reset_at) < 10_000, decision
+    # The debit that crosses the budget counts in full.
+    key = fresh()
+    assert client.debit("budget", key, tokens=4).allowed
+    assert client.debit("budget", key, tokens=100).allowed
+    assert not client.debit("budget", key, tokens=1).allowed
+    raises(
+        OperationNotSupportedError,
+        'policy "budget" does not support check',
+        lambda: client.check("budget", key),
+    )
+
+
 def leases_are_spent_here_and_the_budget_is_one(target: str) -> None:
     domain = fresh()
     with FleetBackend(target) as fleet, ServiceBackend(target) as service:
@@ -424,6 +450,7 @@ CHECKS = [
     bad_arguments_are_refused_and_the_service_goes_on,
     odd_keys_are_keys,
     a_leased_policy_admits_its_limit,
+    a_budget_is_metered_as_documented,
 ]
 
 
