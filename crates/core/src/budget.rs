@@ -93,8 +93,13 @@ impl Budget {
     /// How many leases that have ended an account remembers unless said otherwise, and at most.
     pub const ENDED_MAX: u32 = 16_384;
 
-    /// How long a lease that has ended is remembered. Later settlements are ignored.
+    /// How long a lease that has ended is remembered at least, unless there are too many. Settlements
+    /// that come when it is forgotten are ignored.
     pub const ENDED_KEPT: Span = Span::from_secs(600);
+
+    /// A step forgets this many at most, so that none takes long; what is not yet forgotten is
+    /// remembered for longer.
+    pub const FORGOTTEN_AT_ONCE: usize = 256;
 
     /// How long a lease may live without being heard of, at most.
     pub const TTL_MAX: Span = Span::from_secs(3_600);

@@ -88,15 +88,19 @@ BEGIN
         FROM {state}_leases l WHERE l.account = a.number AND l.phase = 0;
     END IF;
     IF a.forget_from <= now_us OR a.ended > spec[7] THEN
-        DELETE FROM {state}_leases l
-        WHERE l.account = a.number AND l.phase > 0 AND l.until <= now_us;
+        -- Some at a time: the others are remembered for longer, and nobody has to wait.
+        DELETE FROM {state}_leases l WHERE l.ctid = ANY (ARRAY(
+            SELECT o.ctid FROM {state}_leases o
+            WHERE o.account = a.number AND o.phase > 0 AND o.until <= now_us
+            ORDER BY o.until, o.lease LIMIT 256));
         GET DIAGNOSTICS gone = ROW_COUNT;
         a.ended := a.ended - gone;
-        IF a.ended > spec[7] THEN
+        gone := least(a.ended - spec[7], 256 - gone);
+        IF gone > 0 THEN
             DELETE FROM {state}_leases l WHERE l.ctid = ANY (ARRAY(
                 SELECT o.ctid FROM {state}_leases o WHERE o.account = a.number AND o.phase > 0
-                ORDER BY o.until, o.lease LIMIT a.ended - spec[7]));
-            a.ended := spec[7];
+                ORDER BY o.until, o.lease LIMIT gone));
+            a.ended := a.ended - gone;
         END IF;
         SELECT coalesce(min(l.until), 9007199254740991) INTO a.forget_from
         FROM {state}_leases l WHERE l.account = a.number AND l.phase > 0;

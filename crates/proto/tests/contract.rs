@@ -180,7 +180,13 @@ const OWN: &[(&str, &[&str])] = &[
     ("Charge", &["1 policy string", "2 key string", "3 units int64"]),
     (
         "ReserveRequest",
-        &["1 charges repeated Charge", "2 ttl_ms int64", "3 class string", "4 prediction int64"],
+        &[
+            "1 charges repeated Charge",
+            "2 ttl_ms int64",
+            "3 class string",
+            "4 prediction int64",
+            "5 lease_id string",
+        ],
     ),
     (
         "ReserveResponse",

@@ -14,7 +14,7 @@ local NONE, SETTLED_NOW, SETTLED_BEFORE, UNKNOWN = 0, 1, 2, 3
 local ENDED_KEPT, LOOK_AHEAD = 600000000, 64
 local DEBT_MAX, DEBITED_MAX, CIVIL_WINDOWS_MAX = 2251799813685247, 4503599627370496, 200000
 -- Leases that are heard of again and again need not have their keys' expiry set each time.
-local SLACK, CHUNK = 60000000, 1000
+local SLACK, CHUNK, FORGOTTEN = 60000000, 1000, 256
 local act, lease, ttl = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 -- The ordinary case first, without all that the others need: a plain debit of one account which is
@@ -132,11 +132,11 @@ local function sweep(a)
   if #over > 0 then call('ZREMRANGEBYSCORE', a.opens, '-inf', now_text) end
   local count, most = call('ZCOUNT', a.ends, '-inf', now_text), call('ZCARD', a.ends) - a.ended_max
   if count < most then count = most end
-  while count > 0 do
-    local some = count < CHUNK and count or CHUNK
-    call('HDEL', a.key, spread(call('ZRANGE', a.ends, 0, some - 1)))
-    call('ZREMRANGEBYRANK', a.ends, 0, some - 1)
-    count = count - some
+  -- Some at a time: the others are remembered for longer, and nobody has to wait.
+  if count > FORGOTTEN then count = FORGOTTEN end
+  if count > 0 then
+    call('HDEL', a.key, spread(call('ZRANGE', a.ends, 0, count - 1)))
+    call('ZREMRANGEBYRANK', a.ends, 0, count - 1)
   end
   a.open, a.ended = call('ZCARD', a.opens), call('ZCARD', a.ends)
   a.open_before, a.ended_before = a.open, a.ended

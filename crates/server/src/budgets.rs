@@ -16,7 +16,7 @@ use tonic::{Request, Response};
 
 use crate::grpc::{Reply, epoch_ms, sourced, status};
 use crate::service::{
-    Asked, CostLine, Costs, Expected, Refusal, Service, lease_text, parse_lease, units,
+    Asked, CostLine, Costs, Expected, Refusal, Service, Terms, lease_text, parse_lease, units,
 };
 
 /// The door to one service.
@@ -43,9 +43,14 @@ impl wire::budgets_server::Budgets for BudgetsDoor {
             0 => None,
             ms => Some(Span::from_ms(ms)),
         };
+        let lease = match request.lease_id.as_str() {
+            "" => None,
+            lease => Some(parse_lease(lease).map_err(status)?),
+        };
         let prediction = prediction(request.prediction).map_err(status)?;
         let expected = Expected { class: &request.class, prediction, is_stopped: false };
-        let reserved = self.service.reserve(&asked, ttl, expected).await.map_err(status)?;
+        let terms = Terms { lease, ttl };
+        let reserved = self.service.reserve(&asked, terms, expected).await.map_err(status)?;
         let source = reserved.costs.source;
         let reply = wire::ReserveResponse {
             answer: Some(answer(&reserved.costs)),

@@ -133,7 +133,7 @@ pub(crate) fn status(refusal: Refusal) -> Status {
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
         Refusal::Unsupported { .. } => Status::unimplemented(message),
         Refusal::Store { .. } | Refusal::Relay { .. } => Status::unavailable(message),
-        Refusal::Apart { .. } => Status::failed_precondition(message),
+        Refusal::Apart { .. } | Refusal::AcrossNodes { .. } => Status::failed_precondition(message),
         Refusal::CostOutOfRange { .. }
         | Refusal::UnitsOutOfRange { .. }
         | Refusal::TooManyAccounts { .. }

@@ -49,7 +49,7 @@ pub use serve::{
 };
 pub use service::{
     Admitted, Asked, Axis, BATCH_MAX, CostLine, Costs, Expected, Instance, KEY_MAX, Known, Lent,
-    Operation, Policy, Refusal, Reserved, SWEEP, Service, SharedClock, Stopped, Unservable, cost,
-    units,
+    Operation, Policy, Refusal, Reserved, SWEEP, Service, SharedClock, Stopped, Terms, Unservable,
+    cost, units,
 };
 pub use store::{AnyFleet, AnyStore};

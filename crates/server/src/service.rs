@@ -63,7 +63,7 @@ use crate::store::{AnyFleet, AnyStore};
 
 use self::admit::Gated;
 pub use self::admit::{Admitted, Axis, SWEEP};
-pub use self::cost::{Asked, CostLine, Costs, Expected, Reserved};
+pub use self::cost::{Asked, CostLine, Costs, Expected, Reserved, Terms};
 use self::cost::{Costed, Ledger};
 pub(crate) use self::cost::{lease_text, parse_lease};
 pub use self::instance::{Instance, Unservable};
@@ -96,6 +96,8 @@ pub struct Service {
     leases: Leases,
     /// What the cost axis keeps in this process.
     ledger: Ledger,
+    /// Where it is charged in the store: one for each deadline and fail mode that policies have.
+    shared: Vec<((Span, FailMode), Arc<SharedAccounts<AnyStore>>)>,
     /// This instance's part of every limit, without and with what others leave to it.
     parts: [Option<Arc<Parts>>; 2],
 }
@@ -140,7 +142,7 @@ impl Service {
                     }
                 });
             let cost = policy.cost.as_ref();
-            let cost = cost.map(|cost| Costed::new(cost, &policy.name, None, policy.fail));
+            let cost = cost.map(|cost| Costed::new(cost, &policy.name, None));
             let policy = Policy { config: policy.clone(), rate, gate, cost };
             service.policies.insert(policy.name().to_owned(), policy);
         }
@@ -153,7 +155,7 @@ impl Service {
         let mut here = MemoryAccounts::new(Arc::clone(&clock)).policies_max(config.policies.len());
         for policy in &config.policies {
             if let Some(cost) = &policy.cost {
-                here = here.max_keys_of(&policy.name, cost.max_keys);
+                here = here.max_keys_of(&policy.name, cost.accounts_max());
             }
         }
         let ttls = config.policies.iter().filter_map(|policy| policy.concurrency.as_ref());
@@ -167,6 +169,7 @@ impl Service {
             incarnation: std::hash::RandomState::new().hash_one(std::process::id()),
             leases: Leases::new(clock, relay, ttl_min.unwrap_or(GateConfig::LEASE_TTL_DEFAULT)),
             ledger: Ledger::new(here),
+            shared: Vec::new(),
             parts: [None, None],
         }
     }
@@ -257,19 +260,30 @@ impl Service {
         settings: &GuardSettings,
     ) -> Result<Costed, Unservable> {
         if !cost.is_shared {
-            return Ok(Costed::new(cost, &policy.name, None, policy.fail));
+            return Ok(Costed::new(cost, &policy.name, None));
         }
         if !store.has_accounts() {
             return Err(Unservable::NoAccounts { policy: policy.name.clone() });
         }
+        let name = config.store_name(policy);
+        // Policies that can be charged together must go on alone together: what one entry takes of
+        // a part, another must see.
+        let rules = (policy.store.deadline, policy.fail);
+        if let Some((_, shared)) = self.shared.iter().find(|(known, _)| *known == rules) {
+            return Ok(Costed::new(cost, name, Some(Arc::clone(shared))));
+        }
         let guard = self.guard(policy, store, settings);
-        let mut shared = SharedAccounts::new(guard, policy.fail)?.max_keys(cost.max_keys);
+        let keys = config.policies.iter().filter_map(|policy| policy.cost.as_ref());
+        let max_keys = keys.map(CostConfig::accounts_max).max().unwrap_or(1);
+        let mut shared = SharedAccounts::new(guard, policy.fail)?.max_keys(max_keys);
         if let FailMode::Granted { reserve } = policy.fail
             && let Some(parts) = &self.parts[usize::from(reserve)]
         {
             shared = shared.parts(Arc::clone(parts));
         }
-        Ok(Costed::new(cost, config.store_name(policy), Some(shared), policy.fail))
+        let shared = Arc::new(shared);
+        self.shared.push((rules, Arc::clone(&shared)));
+        Ok(Costed::new(cost, name, Some(shared)))
     }
 
     /// Where a policy lives whose keys are in a store.

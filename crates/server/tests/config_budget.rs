@@ -146,6 +146,19 @@ const WRONG: &[(&str, &str)] = &[
         "f:2:61: limiters.p.tokenBudget.offsetMinutes: does not go with this resetCadence",
     ),
     (
+        "{ tokenBudget: { offsetMinutes: 60, windows: { a: { budget: 5, period: 1m } } } }",
+        "f:2:38: limiters.p.tokenBudget.offsetMinutes: does not go with windows, which have their \
+         own",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, windowMs: 1000 } }",
+        "f:2:56: limiters.p.tokenBudget.windowMs: does not go with period; keep one",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m, softStop: 6 } }",
+        "f:2:56: limiters.p.tokenBudget.softStop: is more than the budget of 5",
+    ),
+    (
         "{ tokenBudget: { budget: 5, period: 1m, reserve: 6 } }",
         "f:2:55: limiters.p.tokenBudget.reserve: 6 never fits a budget of 5",
     ),
@@ -159,8 +172,8 @@ const WRONG: &[(&str, &str)] = &[
     ),
     (
         "{ tokenBudget: { budget: 5, period: 1m, reserve: learned, reserveMax: 6 } }",
-        "f:2:76: limiters.p.tokenBudget.reserveMax: reserveMin must be at most reserveMax, \
-             and that at most the smallest budget, 5",
+        "f:2:76: limiters.p.tokenBudget.reserveMax: reserveMin must be at least 1 and at \
+         most reserveMax, and that at most the smallest budget, 5",
     ),
     (
         "{ tokenBudget: { budget: 5, period: 1m, leaseTtl: 2h } }",

@@ -156,6 +156,12 @@ impl Account {
         self.leases.get(&lease)
     }
 
+    /// How many leases that have ended it remembers, as of the last step.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.ended.len()
+    }
+
     /// Ends what has ended by `now`.
     pub(super) fn advance(&mut self, budget: &Budget, now: Micros) {
         let now = now.judged();
@@ -179,7 +185,10 @@ impl Account {
             let most = usize::try_from(budget.ended_max).unwrap_or(usize::MAX);
             ended.len() > most || ended.first().is_some_and(|(until, _)| *until <= now)
         };
-        while is_over(&self.ended) {
+        for _ in 0..Budget::FORGOTTEN_AT_ONCE {
+            if !is_over(&self.ended) {
+                break;
+            }
             if let Some((_, key)) = self.ended.pop_first() {
                 self.leases.remove(&key);
             }

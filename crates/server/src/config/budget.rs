@@ -18,7 +18,7 @@ pub struct CostConfig {
     pub budgets: Vec<(String, Budget)>,
     /// Whether all instances on a store share them.
     pub is_shared: bool,
-    /// How many accounts are kept in this process at most.
+    /// How many keys have accounts in this process at most.
     pub max_keys: u64,
     /// How long a reservation lives without being heard of.
     pub lease_ttl: Span,
@@ -47,6 +47,12 @@ pub enum ReserveConfig {
 impl CostConfig {
     /// How many accounts are kept if nobody says otherwise.
     pub const MAX_KEYS_DEFAULT: u64 = 100_000;
+
+    /// How many accounts that are: each key has one for each window.
+    #[must_use]
+    pub fn accounts_max(&self) -> u64 {
+        self.max_keys.saturating_mul(self.budgets.len() as u64)
+    }
 
     /// How long a reservation lives without being heard of if nobody says otherwise.
     pub const LEASE_TTL_DEFAULT: Span = Span::from_secs(30);
@@ -258,11 +264,10 @@ impl Reader<'_, '_> {
         if block.windows.is_empty() {
             budgets.push((ONLY.to_owned(), self.one(&block.own, None, block.name)?));
         } else {
-            for key in ["budget", "windowMs", "period", "resetCadence"] {
-                if let Some((_, place)) = block.own.keys.iter().find(|(given, _)| given == key) {
-                    let message = "does not go with windows, which have their own".to_owned();
-                    self.report(*place, &format!("{}.{key}", block.name), message);
-                }
+            let own = |key: &str| WINDOW_KEYS.contains(&key) && key != "debt";
+            for (key, place) in block.own.keys.iter().filter(|(key, _)| own(key)) {
+                let message = "does not go with windows, which have their own".to_owned();
+                self.report(*place, &format!("{}.{key}", block.name), message);
             }
             for (name, typed) in &block.windows {
                 let budget = self.one(typed, block.own.debt.value().copied(), "a window");
@@ -312,7 +317,13 @@ impl Reader<'_, '_> {
             }
         };
         let budget = budget.debt(typed.debt.value().copied().or(debt).unwrap_or_default());
-        Some(budget.soft(typed.soft.value().copied().unwrap_or(budget.soft_left())))
+        let soft = typed.soft.value().copied().unwrap_or(budget.soft_left());
+        if soft > budget.limit() {
+            let message = format!("is more than the budget of {}", budget.limit());
+            self.report_at(typed, "softStop", message);
+            return None;
+        }
+        Some(budget.soft(soft))
     }
 
     fn cadence_of(&mut self, typed: &Typed, what: &str) -> Option<Cadence> {
@@ -344,6 +355,10 @@ impl Reader<'_, '_> {
             Civil::Fixed => {
                 if typed.period.is_absent() && typed.window_ms.is_absent() {
                     let message = format!("missing; {what} needs it, e.g. windowMs: 60000");
+                    self.report_at(typed, "windowMs", message);
+                }
+                if !typed.period.is_absent() && !typed.window_ms.is_absent() {
+                    let message = "does not go with period; keep one".to_owned();
                     self.report_at(typed, "windowMs", message);
                 }
                 let period = typed.period.value().or(typed.window_ms.value()).copied()?;
@@ -379,8 +394,9 @@ impl Reader<'_, '_> {
         }
         let or = |slot: &Slot<u64>, other| slot.value().copied().unwrap_or(other);
         let (hold, overrun) = (or(&block.hold, 1), or(&block.overrun, OVERRUN_DEFAULT));
-        let max = or(&block.reserve_max, RESERVE_MAX_DEFAULT.min(smallest));
-        let min = or(&block.reserve_min, 1.min(max));
+        // With a tenth of the budget each, ten begin at once before anything is learned.
+        let max = or(&block.reserve_max, RESERVE_MAX_DEFAULT.min(smallest.div_ceil(10)));
+        let min = or(&block.reserve_min, 1);
         for (key, weight) in [("hold", hold), ("overrun", overrun)] {
             if !(1..=WEIGHT_MAX).contains(&weight) {
                 let message = format!("must lie between 1 and {WEIGHT_MAX}");
@@ -388,10 +404,10 @@ impl Reader<'_, '_> {
                 return None;
             }
         }
-        if min > max || max > smallest {
+        if min == 0 || min > max || max > smallest {
             let message = format!(
-                "reserveMin must be at most reserveMax, and that at most the smallest budget, \
-                 {smallest}"
+                "reserveMin must be at least 1 and at most reserveMax, and that at most the \
+                 smallest budget, {smallest}"
             );
             self.report_at(&block.own, "reserveMax", message);
             return None;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use admittance::budget::{
     SharedAccounts,
 };
 use admittance::learn::reserve::{ReserveRules, Sizes, Weights};
-use admittance::{Cost, Decided, Decision, FailMode, Micros, Source, Span, StoreError};
+use admittance::{Cost, Decided, Decision, Micros, Source, Span, StoreError};
 
 use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
 use crate::config::{CostConfig, ReserveConfig};
@@ -37,6 +38,16 @@ pub struct Expected<'a> {
     pub prediction: Option<u64>,
     /// Whether it was stopped before it was done: it would have cost at least as much.
     pub is_stopped: bool,
+}
+
+/// What a caller may choose about a reservation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Whose it will be, so that asking again reserves nothing more; a new lease if nothing is
+    /// said.
+    pub lease: Option<LeaseKey>,
+    /// How long it lives without being heard of, at most what the policies say.
+    pub ttl: Option<Span>,
 }
 
 /// What accounts answered together.
@@ -90,8 +101,7 @@ pub(super) struct Costed {
     /// The policy's name where its accounts live.
     name: Box<str>,
     /// Where that is, if not in this process alone.
-    shared: Option<SharedAccounts<AnyStore>>,
-    fail: FailMode,
+    shared: Option<Arc<SharedAccounts<AnyStore>>>,
     sizes: Option<Mutex<Sizes>>,
 }
 
@@ -99,8 +109,7 @@ impl Costed {
     pub(super) fn new(
         config: &CostConfig,
         name: &str,
-        shared: Option<SharedAccounts<AnyStore>>,
-        fail: FailMode,
+        shared: Option<Arc<SharedAccounts<AnyStore>>>,
     ) -> Self {
         let sizes = match config.reserve {
             ReserveConfig::Units(_) => None,
@@ -112,11 +121,11 @@ impl Costed {
                 Some(Mutex::new(sizes.expect("the reader has built it once")))
             }
         };
-        Self { config: config.clone(), name: name.into(), shared, fail, sizes }
+        Self { config: config.clone(), name: name.into(), shared, sizes }
     }
 
     pub(super) fn answered_by_fail_mode(&self) -> u64 {
-        self.shared.as_ref().map_or(0, SharedAccounts::answered_by_fail_mode)
+        self.shared.as_ref().map_or(0, |shared| shared.answered_by_fail_mode())
     }
 
     /// How much is reserved for who does not say.
@@ -141,12 +150,12 @@ impl Costed {
         }
     }
 
-    /// Which fail mode decides for several policies: the one that admits least.
-    const fn severity(&self) -> u8 {
-        match self.fail {
-            FailMode::Open => 0,
-            FailMode::Local { .. } | FailMode::Granted { .. } => 1,
-            FailMode::Closed => 2,
+    /// Whether its accounts are charged in the same place as another's, by the same rules.
+    fn is_with(&self, other: &Self) -> bool {
+        match (&self.shared, &other.shared) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
         }
     }
 }
@@ -184,7 +193,7 @@ impl Service {
     pub async fn reserve(
         &self,
         asked: &[Asked<'_>],
-        ttl: Option<Span>,
+        terms: Terms,
         expected: Expected<'_>,
     ) -> Result<Reserved, Refusal> {
         let mut sized = Vec::with_capacity(asked.len());
@@ -197,8 +206,10 @@ impl Service {
             );
             sized.push(Asked { units: estimate, ..*one });
         }
-        let ttl = ttl.or(own_ttl).unwrap_or(CostConfig::LEASE_TTL_DEFAULT).min(Budget::TTL_MAX);
-        let lease = fresh_lease();
+        // A caller may ask for less than the operator gives, never for more.
+        let own_ttl = own_ttl.unwrap_or(CostConfig::LEASE_TTL_DEFAULT);
+        let ttl = terms.ttl.map_or(own_ttl, |ttl| ttl.min(own_ttl));
+        let lease = terms.lease.unwrap_or_else(fresh_lease);
         let act = Act::Reserve { lease, ttl };
         let costs = self.book(&sized, act, Operation::Reserve).await?;
         let lease = costs.decision.is_admit().then_some(lease);
@@ -282,20 +293,18 @@ impl Service {
                 return Err(Refusal::TooManyAccounts { asked: charges.len() });
             }
         }
-        let Some((first, _, hardest)) =
-            named.iter().rev().max_by_key(|(_, _, costed)| costed.severity())
-        else {
+        let Some((first, _, costed)) = named.first() else {
             return Err(Refusal::TooManyAccounts { asked: 0 });
         };
-        let is_here = |costed: &Costed| costed.shared.is_none();
-        if let Some((other, _, _)) =
-            named.iter().find(|(_, _, costed)| is_here(costed) != is_here(hardest))
-        {
+        if let Some((other, _, _)) = named.iter().find(|(_, _, other)| !costed.is_with(other)) {
             let (one, other) = (first.policy.to_owned(), other.policy.to_owned());
             return Err(Refusal::Apart { one, other });
         }
+        if let Some(twice) = twice(asked) {
+            return Err(Refusal::TwiceCharged { policy: twice.policy.to_owned() });
+        }
         let entry = Entry { charges: &charges, act };
-        let booked = match &hardest.shared {
+        let booked = match &costed.shared {
             Some(shared) => shared.book(entry).await,
             None => self
                 .ledger
@@ -334,9 +343,18 @@ impl Policy {
     }
 }
 
+/// Something that is asked for twice.
+fn twice<'a, 'b>(asked: &'b [Asked<'a>]) -> Option<&'b Asked<'a>> {
+    let is_same = |a: &Asked<'_>, b: &Asked<'_>| a.policy == b.policy && a.key == b.key;
+    let mut each = asked.iter().enumerate();
+    each.find(|(place, one)| asked[..*place].iter().any(|before| is_same(before, one)))
+        .map(|(_, one)| one)
+}
+
 fn unbooked(policy: &str, error: StoreError) -> Refusal {
     match error {
         StoreError::TwoLimits => Refusal::TwiceCharged { policy: policy.to_owned() },
+        StoreError::AcrossSlots => Refusal::AcrossNodes { policy: policy.to_owned() },
         error => Refusal::Store { policy: policy.to_owned(), error },
     }
 }

@@ -78,8 +78,8 @@ pub enum Refusal {
     },
     /// Accounts that do not live in one place cannot be charged together.
     #[error(
-        "policies {} and {} cannot be charged together: one counts in each process, the other in \
-         the shared store; make both fleetBudget",
+        "policies {} and {} cannot be charged together: make both fleetBudget or both tokenBudget, \
+         with the same fail, share, reserveLocal and storeDeadline",
         quoted(one),
         quoted(other)
     )]
@@ -88,6 +88,16 @@ pub enum Refusal {
         one: String,
         /// One that lives elsewhere.
         other: String,
+    },
+    /// Accounts that live on different nodes of a cluster cannot be charged together.
+    #[error(
+        "the accounts of policy {} and of those charged with it live on different nodes of the \
+         cluster; give their policies one hashTag",
+        quoted(policy)
+    )]
+    AcrossNodes {
+        /// The policy, or one of them.
+        policy: String,
     },
     /// What should name a lease does not.
     #[error("lease_id is not one that Reserve has given")]
