@@ -2,14 +2,15 @@
 //!
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
 //! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
-//! `-- concurrency` what a permit costs and what an inferred limit makes of it. The first two write
-//! JSON beside their tables.
+//! `-- concurrency` what a permit costs and what an inferred limit makes of it, `-- cost` what
+//! debits and reservations cost. The first two write JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
 mod bound;
 mod concurrency;
 mod contenders;
+mod cost;
 mod inproc;
 mod lease;
 mod memory;
@@ -41,6 +42,14 @@ fn main() -> ExitCode {
         ["concurrency", "--only", name @ ("acquire" | "closed-loop" | "coordinator")] => {
             concurrency::run(concurrency::FULL, name);
         }
+        ["cost"] => cost::run(cost::FULL, ""),
+        ["cost", "--quick"] => cost::run(cost::QUICK, ""),
+        ["cost", "--quick", "--only", name @ ("inproc" | "service" | "stores")] => {
+            cost::run(cost::QUICK, name);
+        }
+        ["cost", "--only", name @ ("inproc" | "service" | "stores")] => {
+            cost::run(cost::FULL, name);
+        }
         ["backend", places] => match places.parse() {
             Ok(places) => concurrency::closed_loop::backend(places),
             Err(_) => return ExitCode::from(2),
@@ -57,6 +66,7 @@ fn main() -> ExitCode {
                 "       admittance-bench concurrency [--quick | --only \
                  acquire|closed-loop|coordinator]"
             );
+            eprintln!("       admittance-bench cost [--quick] [--only inproc|service|stores]");
             return ExitCode::from(2);
         }
     }

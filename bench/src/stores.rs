@@ -4,7 +4,7 @@
 //! are compared round by round. The callers, the driver and the server share the machine's cores,
 //! so the figures are for comparing within one run, not for sizing.
 
-mod load;
+pub(crate) mod load;
 mod outage;
 mod postgres;
 mod redis;
@@ -21,9 +21,9 @@ use crate::report::{Spread, paired, spread};
 /// How much is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
-    rounds: usize,
-    length: Duration,
-    keys: usize,
+    pub(crate) rounds: usize,
+    pub(crate) length: Duration,
+    pub(crate) keys: usize,
 }
 
 pub(crate) const FULL: Effort =
@@ -51,7 +51,7 @@ pub(crate) fn run(effort: Effort, only: &str) {
 }
 
 /// Something that is measured, behind one type.
-struct Contender {
+pub(crate) struct Contender {
     name: &'static str,
     run: Box<dyn Fn(usize, usize, Duration) -> Measured>,
 }
@@ -59,7 +59,7 @@ struct Contender {
 type Measured = Pin<Box<dyn Future<Output = Round> + Send>>;
 
 impl Contender {
-    fn new<A: Asked>(name: &'static str, asked: A) -> Self {
+    pub(crate) fn new<A: Asked>(name: &'static str, asked: A) -> Self {
         let asked = Arc::new(asked);
         let run = move |callers, keys, length| -> Measured {
             let asked = Arc::clone(&asked);
@@ -70,14 +70,14 @@ impl Contender {
 }
 
 /// What was measured of one scenario.
-struct Scenario {
-    name: String,
-    rows: Vec<(&'static str, Vec<Round>)>,
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    pub(crate) rows: Vec<(&'static str, Vec<Round>)>,
 }
 
 impl Scenario {
     /// Lets the contenders take turns. Who goes first changes from round to round.
-    async fn measure(
+    pub(crate) async fn measure(
         name: String,
         contenders: &[Contender],
         callers: usize,
@@ -107,7 +107,7 @@ impl Scenario {
     }
 
     /// Ours over theirs, round by round: above one is faster.
-    fn ratio(&self, ours: &str, theirs: &str) -> Option<Spread> {
+    pub(crate) fn ratio(&self, ours: &str, theirs: &str) -> Option<Spread> {
         Some(paired(&self.throughputs(ours)?, &self.throughputs(theirs)?))
     }
 
@@ -219,12 +219,12 @@ impl Report {
 }
 
 /// A key as people have them, 24 bytes long.
-fn key(number: usize) -> String {
+pub(crate) fn key(number: usize) -> String {
     format!("tenant:{:06}:user:{:05}", number / 10, number % 10)
 }
 
 /// 3,600 per hour: about what each of the keys is asked for, so that few are denied.
-fn strategy() -> admittance::Builtin {
+pub(crate) fn strategy() -> admittance::Builtin {
     let (limit, period) = (3_600, admittance::Span::from_secs(3_600));
     let gcra = admittance::Gcra { limit, period, burst: limit };
     admittance::Tat::gcra(gcra).expect("exact").into()

@@ -196,6 +196,12 @@ impl Budget {
     pub const fn ended_max(&self) -> u32 {
         self.ended_max
     }
+
+    /// What is left of it with so much used: below zero if it is overdrawn.
+    const fn left_of(&self, debt: u64, spent: u64, reserved: u64) -> i64 {
+        let used = debt.saturating_add(spent).saturating_add(reserved);
+        self.limit.cast_signed() - used.cast_signed()
+    }
 }
 
 /// Whose a reservation is: a number that nobody else uses, and that nobody can guess.
@@ -221,8 +227,7 @@ impl Standing {
     /// What is left of a budget: below zero if it is overdrawn.
     #[must_use]
     pub const fn left(&self, budget: &Budget) -> i64 {
-        let used = self.debt.saturating_add(self.spent).saturating_add(self.reserved);
-        budget.limit.cast_signed() - used.cast_signed()
+        budget.left_of(self.debt, self.spent, self.reserved)
     }
 }
 

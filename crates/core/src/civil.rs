@@ -128,7 +128,7 @@ impl Cadence {
             Self::Fixed { period, anchor_us } => {
                 let period = period.us().cast_signed();
                 // The window that contains the epoch has index 0 or 1, whatever the anchor.
-                (now_us + period - anchor_us.rem_euclid(period)).div_euclid(period)
+                (now_us + period - least(anchor_us, period)).div_euclid(period)
             }
             Self::Day { offset_minutes } => local_day(now_us, offset_minutes) + 1,
             Self::Week { offset_minutes, starts_on } => {
@@ -149,7 +149,7 @@ impl Cadence {
         let us = match *self {
             Self::Fixed { period, anchor_us } => {
                 let period = period.us().cast_signed();
-                (next - 1) * period + anchor_us.rem_euclid(period)
+                (next - 1) * period + least(anchor_us, period)
             }
             Self::Day { offset_minutes } => midnight(next - 1, offset_minutes),
             Self::Week { offset_minutes, starts_on } => {
@@ -177,6 +177,11 @@ impl Cadence {
             },
         }
     }
+}
+
+/// The least anchor with the same windows. A budget's is that already, and divisions are dear.
+const fn least(anchor_us: i64, period: i64) -> i64 {
+    if 0 <= anchor_us && anchor_us < period { anchor_us } else { anchor_us.rem_euclid(period) }
 }
 
 /// The number of the local day, 0 for 1 January 1970.

@@ -38,8 +38,8 @@ pub struct Several {
 impl Several {
     /// What limits say together that were all charged, or none of them.
     pub fn of_all(each: Vec<Decision>) -> Self {
-        let decision = each.iter().copied().fold(Decision::NEUTRAL, Decision::combine);
-        Self { decision, binding: hardest(&each), each }
+        let (decision, binding) = combined(each.iter().copied());
+        Self { decision, binding, each }
     }
 
     /// What limits say together of which one would have been enough, and all denied. Waiting for
@@ -95,10 +95,16 @@ pub fn any<S: Strategy>(asks: &mut [Ask<'_, S>], now: Micros) -> Several {
     Several { decision: each[first], binding: Some(first), each }
 }
 
-/// The denial to wait longest for, the first of equals.
-fn hardest(each: &[Decision]) -> Option<usize> {
-    let denials = each.iter().enumerate().filter(|(_, decision)| !decision.is_admit());
-    denials.rev().max_by_key(|(_, decision)| decision.outcome).map(|(place, _)| place)
+/// The one answer of limits that were all charged, or none of them; and the denial to wait longest
+/// for, the first of equals.
+pub(crate) fn combined(each: impl Iterator<Item = Decision> + Clone) -> (Decision, Option<usize>) {
+    let denials = each.clone().enumerate().filter(|(_, decision)| !decision.is_admit());
+    let hardest = denials.reduce(
+        |hardest, other| {
+            if other.1.outcome > hardest.1.outcome { other } else { hardest }
+        },
+    );
+    (each.fold(Decision::NEUTRAL, Decision::combine), hardest.map(|(place, _)| place))
 }
 
 /// The denial to wait shortest for, the first of equals.

@@ -22,9 +22,9 @@ pub struct Account {
     pub(super) debt: u64,
     leases: BTreeMap<LeaseKey, Lease>,
     /// Those that are open, by when they end.
-    open: BTreeSet<(Micros, LeaseKey)>,
+    open: ByInstant,
     /// Those that have ended, by when they are forgotten.
-    ended: BTreeSet<(Micros, LeaseKey)>,
+    ended: ByInstant,
 }
 
 /// What an account knows of a lease.
@@ -71,6 +71,39 @@ pub struct Reserve {
 struct Drawn {
     own: u64,
     beyond: u64,
+}
+
+impl Drawn {
+    /// What a debit draws on; `None` for a lease that has been settled.
+    fn of(lease: Option<&Lease>, units: u64) -> Option<Self> {
+        let units = units.min(Budget::UNITS_MAX);
+        let own = match lease {
+            Some(Lease { phase: Phase::Settled(..), .. }) => return None,
+            Some(lease) => units.min(lease.unspent),
+            None => 0,
+        };
+        Some(Self { own, beyond: units - own })
+    }
+}
+
+/// Leases by an instant of theirs.
+type ByInstant = BTreeSet<(Micros, LeaseKey)>;
+
+impl Lease {
+    /// It was heard of: an open one lives on, one that has ended is remembered longer.
+    fn hear(&mut self, key: LeaseKey, now: Micros, open: &mut ByInstant, ended: &mut ByInstant) {
+        let now = now.judged();
+        let (list, until, later) = match &mut self.phase {
+            Phase::Open(until) => (open, until, now + self.ttl),
+            Phase::Expired(until) => (ended, until, now + Budget::ENDED_KEPT),
+            Phase::Settled(..) => return,
+        };
+        if later > *until {
+            list.remove(&(*until, key));
+            *until = later;
+            list.insert((later, key));
+        }
+    }
 }
 
 impl Account {
@@ -132,7 +165,8 @@ impl Account {
     #[must_use]
     pub fn idle_at(&self, budget: &Budget) -> Micros {
         let is_used = self.spent + self.reserved + self.debt > 0;
-        let reset = if is_used { self.reset_at(budget) } else { Micros::ZERO };
+        let end = budget.cadence.end(self.index);
+        let reset = if is_used { self.reset_at(budget, end) } else { Micros::ZERO };
         let open = self.open.last().map_or(Micros::ZERO, |(until, _)| *until + Budget::ENDED_KEPT);
         let ended = self.ended.last().map_or(Micros::ZERO, |(until, _)| *until);
         reset.max(open).max(ended)
@@ -177,11 +211,11 @@ impl Account {
             (lease.unspent, lease.phase) = (0, Phase::Expired(forget_at));
             self.ended.insert((forget_at, key));
         }
-        let index = budget.cadence.index(now);
-        if index > self.index {
-            self.roll(budget, index);
+        // Nearly always it is not over, and then nobody needs to know which one it is.
+        if now >= end {
+            self.roll(budget, budget.cadence.index(now));
         }
-        let is_over = |ended: &BTreeSet<(Micros, LeaseKey)>| {
+        let is_over = |ended: &ByInstant| {
             let most = usize::try_from(budget.ended_max).unwrap_or(usize::MAX);
             ended.len() > most || ended.first().is_some_and(|(until, _)| *until <= now)
         };
@@ -236,8 +270,9 @@ impl Account {
     pub(super) fn commit_reserve(&mut self, reserve: Reserve, now: Micros) {
         let Reserve { lease: key, units, ttl } = reserve;
         let ttl = ttl.min(Budget::TTL_MAX);
-        if self.leases.contains_key(&key) {
-            return self.hear(key, now);
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.hear(key, now, &mut self.open, &mut self.ended);
+            return;
         }
         self.reserved += units;
         let until = now.judged() + ttl;
@@ -254,7 +289,8 @@ impl Account {
         units: u64,
         now: Micros,
     ) -> Outcome {
-        match self.drawn(lease, units) {
+        let lease = lease.and_then(|key| self.leases.get(&key));
+        match Drawn::of(lease, units) {
             // Its cost has been told in full.
             None => Outcome::Deny(Retry::Never),
             Some(Drawn { beyond: 0, .. }) => Outcome::Admit,
@@ -263,11 +299,12 @@ impl Account {
     }
 
     pub(super) fn commit_debit(&mut self, key: Option<LeaseKey>, units: u64, now: Micros) {
-        let Some(Drawn { own, beyond }) = self.drawn(key, units) else { return };
-        self.spent += beyond;
         let Some((key, lease)) = key.and_then(|key| Some((key, self.leases.get_mut(&key)?))) else {
+            self.spent += units.min(Budget::UNITS_MAX);
             return;
         };
+        let Some(Drawn { own, beyond }) = Drawn::of(Some(lease), units) else { return };
+        self.spent += beyond;
         if lease.window == self.index {
             self.reserved -= own;
             self.spent += own;
@@ -280,26 +317,7 @@ impl Account {
             (lease.window, lease.charged) = (self.index, before + beyond);
         }
         lease.debited = (lease.debited + own + beyond).min(DEBITED_MAX);
-        self.hear(key, now);
-    }
-
-    /// A lease was heard of: an open one lives on, one that has ended is remembered longer.
-    fn hear(&mut self, key: LeaseKey, now: Micros) {
-        let Some(lease) = self.leases.get_mut(&key) else { return };
-        let now = now.judged();
-        match &mut lease.phase {
-            Phase::Open(until) => {
-                self.open.remove(&(*until, key));
-                *until = (*until).max(now + lease.ttl);
-                self.open.insert((*until, key));
-            }
-            Phase::Expired(until) => {
-                self.ended.remove(&(*until, key));
-                *until = (*until).max(now + Budget::ENDED_KEPT);
-                self.ended.insert((*until, key));
-            }
-            Phase::Settled(..) => {}
-        }
+        lease.hear(key, now, &mut self.open, &mut self.ended);
     }
 
     fn commit_settle(&mut self, key: LeaseKey, actual: Option<u64>, now: Micros) -> Settlement {
@@ -331,18 +349,6 @@ impl Account {
         Settlement::Now(settled)
     }
 
-    /// What a debit draws on; `None` for a lease that has been settled.
-    fn drawn(&self, lease: Option<LeaseKey>, units: u64) -> Option<Drawn> {
-        let units = units.min(Budget::UNITS_MAX);
-        let lease = lease.and_then(|key| self.leases.get(&key));
-        let own = match lease {
-            Some(Lease { phase: Phase::Settled(..), .. }) => return None,
-            Some(lease) => units.min(lease.unspent),
-            None => 0,
-        };
-        Some(Drawn { own, beyond: units - own })
-    }
-
     /// When fewer than the most leases are open, if that is not so now: also if a smaller bound has
     /// left several too many.
     fn has_place_at(&self, budget: &Budget) -> Option<Micros> {
@@ -354,7 +360,7 @@ impl Account {
     /// Admits if so much is left, and otherwise says when it will be if nobody does anything.
     fn if_left(&self, budget: &Budget, need: u64, now: Micros) -> Outcome {
         let need_signed = need.cast_signed();
-        let mut left = self.standing(budget).left(budget);
+        let mut left = budget.left_of(self.debt, self.spent, self.reserved);
         if left >= need_signed {
             return Outcome::Admit;
         }
@@ -383,10 +389,12 @@ impl Account {
         after(budget.cadence.end_after(self.index, windows))
     }
 
-    /// When everything is replenished, if what is reserved is spent.
-    fn reset_at(&self, budget: &Budget) -> Micros {
-        let debt = self.debt_after(budget, self.reserved);
-        budget.cadence.end_after(self.index, debt.div_ceil(budget.limit))
+    /// When everything is replenished, if what is reserved is spent; the window ends at `end`.
+    fn reset_at(&self, budget: &Budget, end: Micros) -> Micros {
+        match self.debt_after(budget, self.reserved) {
+            0 => end,
+            debt => budget.cadence.end_after(self.index, debt.div_ceil(budget.limit)),
+        }
     }
 
     pub(super) fn answer(
@@ -396,11 +404,12 @@ impl Account {
         outcome: Outcome,
     ) -> Answered {
         let lease = lease.and_then(|key| self.leases.get(&key));
+        let standing = self.standing(budget);
         let found = Found {
             outcome,
-            reset_at: self.reset_at(budget),
+            reset_at: self.reset_at(budget, standing.window_end),
             unspent: lease.map_or(0, |lease| lease.unspent),
-            standing: self.standing(budget),
+            standing,
             settlement: Settlement::None,
         };
         Answered::of(budget, found)

@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 
 use super::{Account, Answered, Budget, Flow, LeaseKey, Reserve};
-use crate::{Decision, Micros, Outcome, Several, Span};
+use crate::several::combined;
+use crate::{Decision, Micros, Outcome, Span};
 
 /// One account among several.
 #[derive(Debug)]
@@ -34,8 +35,7 @@ pub struct Together {
 impl Together {
     /// What these answers say together.
     pub fn of(each: Vec<Answered>) -> Self {
-        let decisions = each.iter().map(|answered| answered.decision).collect();
-        let Several { decision, binding, .. } = Several::of_all(decisions);
+        let (decision, binding) = combined(each.iter().map(|answered| answered.decision));
         let flow = each.iter().map(|answered| answered.flow).max().unwrap_or(Flow::GoOn);
         let flow = if decision.is_admit() { flow } else { Flow::Stop };
         Self { decision, flow, binding, each }

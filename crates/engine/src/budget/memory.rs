@@ -183,47 +183,51 @@ impl<C: Clock> MemoryAccounts<C> {
     }
 
     fn several(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        let names: Vec<Name> = entry.charges.iter().map(Name::of).collect();
-        let places: Vec<usize> = names.iter().map(|name| self.shard_of(name)).collect();
-        let mut order = places.clone();
+        let wanted = entry.charges.iter().map(|charge| {
+            let name = Name::of(charge);
+            Wanted { charge, shard: self.shard_of(&name), name, held: 0, slot: None }
+        });
+        let mut wanted: Vec<Wanted<'_>> = wanted.collect();
+        let mut order: Vec<usize> = wanted.iter().map(|wanted| wanted.shard).collect();
         order.sort_unstable();
         order.dedup();
         let mut held: Vec<MutexGuard<'_, Shard>> =
             order.iter().map(|&place| lock(&self.shards[place])).collect();
         let now = self.clock.precise();
-        let held_at = places.iter().map(|place| order.partition_point(|other| other < place));
-        let held_at: Vec<usize> = held_at.collect();
-        let found = names.iter().zip(&held_at).map(|(name, &at)| held[at].find(name.bytes()));
-        let found: Vec<Option<usize>> = found.collect();
+        for wanted in &mut wanted {
+            wanted.held = order.partition_point(|&other| other < wanted.shard);
+            wanted.slot = held[wanted.held].find(wanted.name.bytes());
+        }
         if begins(entry.act) {
-            let each = entry.charges.iter().zip(&found).zip(&held_at);
-            let is_new = |((charge, found), at): &((&Charge<'_>, &Option<usize>), &usize)| {
-                found.is_none() && !held[**at].knows(charge.policy)
+            let is_new = |wanted: &&Wanted<'_>| {
+                wanted.slot.is_none() && !held[wanted.held].knows(wanted.charge.policy)
             };
-            let new: Vec<&str> = each.filter(is_new).map(|((new, _), _)| new.policy).collect();
-            self.note_policies(&new)?;
+            let new = wanted.iter().filter(is_new).map(|new| new.charge.policy);
+            let new: Vec<&str> = new.collect();
+            if !new.is_empty() {
+                self.note_policies(&new)?;
+            }
         }
         held.iter_mut().for_each(|shard| shard.begin_entry());
         // Taken out while they are worked on: several may lie in one shard.
-        let each = entry.charges.iter().zip(&found).zip(&held_at);
-        let taken = each.map(|((charge, found), &at)| match *found {
-            Some(slot) => std::mem::take(held[at].account(slot)),
-            None => self.fresh(charge.budget),
+        let taken = wanted.iter().map(|wanted| match wanted.slot {
+            Some(slot) => std::mem::take(held[wanted.held].account(slot)),
+            None => self.fresh(wanted.charge.budget),
         });
         let mut accounts: Vec<Account> = taken.collect();
         let together = step(entry, &mut accounts, now);
         // Back to where they were first: making room for the others moves slots.
-        let each = || entry.charges.iter().zip(&found).zip(&held_at).enumerate();
-        for (nth, ((charge, found), &at)) in each() {
-            let Some(slot) = *found else { continue };
-            *held[at].account(slot) = std::mem::take(&mut accounts[nth]);
-            held[at].changed(slot, charge.budget, &together.each[nth].standing);
+        for (nth, Wanted { charge, held: at, slot, .. }) in wanted.iter().enumerate() {
+            let Some(slot) = *slot else { continue };
+            *held[*at].account(slot) = std::mem::take(&mut accounts[nth]);
+            held[*at].changed(slot, charge.budget, &together.each[nth].standing);
         }
-        for (nth, ((charge, found), &at)) in each() {
-            let account = std::mem::take(&mut accounts[nth]);
-            let is_kept = begins(entry.act) && account.idle_at(charge.budget) > now;
-            if found.is_none() && is_kept {
-                held[at].keep(self.part_of(charge.policy), &names[nth], charge, account, now);
+        if begins(entry.act) {
+            let new = wanted.iter().zip(accounts).filter(|(wanted, _)| wanted.slot.is_none());
+            for (Wanted { charge, name, held: at, .. }, account) in new {
+                if account.idle_at(charge.budget) > now {
+                    held[*at].keep(self.part_of(charge.policy), name, charge, account, now);
+                }
             }
         }
         Ok(Booked { together, at: now })
@@ -299,6 +303,16 @@ impl<C: Clock> Accounts for MemoryAccounts<C> {
     }
 }
 
+/// One account of an entry over several.
+struct Wanted<'a> {
+    charge: &'a Charge<'a>,
+    name: Name,
+    shard: usize,
+    /// Where its shard is among those that are held.
+    held: usize,
+    slot: Option<usize>,
+}
+
 /// An account's name as bytes: policy, cadence, key.
 struct Name {
     short: [u8; SHORT_MAX],
@@ -307,6 +321,8 @@ struct Name {
 }
 
 impl Name {
+    // Made where it is used: it is larger than what it holds.
+    #[inline]
     fn of(charge: &Charge<'_>) -> Self {
         let mut name = Self { short: [0; SHORT_MAX], length: 0, long: Vec::new() };
         let cadence = cadence_bytes(charge.budget.cadence());
@@ -367,4 +383,4 @@ impl<C: Clock> fmt::Debug for MemoryAccounts<C> {
 
 const SHARDS: usize = 16;
 /// Names up to this long are put together without an allocation.
-const SHORT_MAX: usize = 256;
+const SHORT_MAX: usize = 128;
