@@ -34,6 +34,8 @@ enum Mood {
     Serves,
     /// Never answers.
     Hangs,
+    /// Does what it is asked, and never answers.
+    BooksAndHangs,
     Fails(StoreError),
 }
 
@@ -60,7 +62,7 @@ impl Moody {
     async fn meet(&self) -> Result<(), StoreError> {
         let mood = self.mood.lock().unwrap().clone();
         match mood {
-            Mood::Serves => Ok(()),
+            Mood::Serves | Mood::BooksAndHangs => Ok(()),
             Mood::Hangs => std::future::pending().await,
             Mood::Fails(error) => Err(error),
         }
@@ -88,7 +90,9 @@ impl Accounts for Moody {
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
         self.booked.fetch_add(1, Ordering::SeqCst);
         self.meet().await?;
-        self.memory.book(entry).await
+        let booked = self.memory.book(entry).await;
+        let hangs = matches!(*self.mood.lock().unwrap(), Mood::BooksAndHangs);
+        if hangs { std::future::pending().await } else { booked }
     }
 }
 

@@ -199,4 +199,25 @@ mod tests {
         assert_eq!((&keys[0], &keys[0]), (&keys[2], &keys[3]));
         assert_ne!(keys[0], keys[1]);
     }
+
+    #[tokio::test]
+    async fn accounts_see_codes_too_and_two_keys_stay_two() {
+        use admittance::Cadence;
+        use admittance::budget::{Act, Budget};
+
+        let store = Memory::new(ManualClock::default());
+        let secret = KeySecret::new(&[7; 32]).expect("long enough");
+        let coded = Coded::new(std::sync::Arc::new(store), secret);
+        let budget = Budget::new(9, Cadence::every(Span::from_secs(60))).expect("exact");
+        for (key, units) in [(b"ann", 4), (b"bob", 3)] {
+            let charges = [Charge { policy: "p", budget: &budget, key, units }];
+            let entry = Entry { charges: &charges, act: Act::Debit(None) };
+            let booked = coded.book(entry).await.expect("memory");
+            assert_eq!(booked.together.decision.remaining, 9 - units);
+        }
+        let charges = [Charge { policy: "p", budget: &budget, key: b"ann", units: 0 }];
+        let plain = Entry { charges: &charges, act: Act::Look };
+        let booked = coded.store.book(plain).await.expect("memory");
+        assert_eq!(booked.together.decision.remaining, 9, "nobody is known by the key itself");
+    }
 }

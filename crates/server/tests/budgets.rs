@@ -4,13 +4,14 @@ mod live;
 
 use std::sync::Arc;
 
-use admittance::Span;
+use admittance::{GuardSettings, ManualClock, Memory, Micros, Span};
 use admittance_proto::budgets::budgets_client::BudgetsClient;
 use admittance_proto::budgets::{
     Answer, Charge, DebitRequest, Flow, LookRequest, ReserveRequest, ReserveResponse,
     SettleRequest, SettlementKind,
 };
 use admittance_proto::v1;
+use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Service, Terms};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -287,4 +288,47 @@ async fn streams_that_race_over_the_door_spend_the_budget_to_the_token() {
     }
     assert_eq!(served, 800);
     assert_eq!(stands(&Client::new(&live).await.look("teams", "blue").await), [(800, 0, 0, 0)]);
+}
+
+#[tokio::test]
+async fn a_caller_may_name_its_lease_and_ask_again_and_ask_for_a_shorter_life_only() {
+    let live = Live::with(POLICIES).await;
+    let mut client = Client::new(&live).await;
+    let lease_id = "00112233445566778899aabbccddeeff";
+    for _ in 0..2 {
+        let charges = vec![charge("teams", "blue", 300)];
+        let (lease_id, ttl_ms) = (lease_id.to_owned(), 3_600_000);
+        let request = ReserveRequest { charges, lease_id, ttl_ms, ..Default::default() };
+        let reserved = client.0.reserve(request).await.expect("an answer").into_inner();
+        assert_eq!((reserved.lease_id.as_str(), reserved.ttl_ms), (lease_id, 30_000));
+        assert_eq!(stands(&reserved.answer.expect("one")), [(0, 300, 0, 500)]);
+    }
+    let charges = vec![charge("teams", "blue", 1)];
+    let request = ReserveRequest { charges, ttl_ms: 500, ..Default::default() };
+    assert_eq!(client.0.reserve(request).await.expect("an answer").into_inner().ttl_ms, 500);
+}
+
+#[tokio::test]
+async fn policies_that_go_on_alone_by_different_rules_are_not_charged_together() {
+    let policies = "
+limiters:
+  a: { fleetBudget: { budget: 9, period: 1m }, fail: local, share: 0.5 }
+  b: { fleetBudget: { budget: 9, period: 1m }, fail: local, share: 0.1 }
+  c: { fleetBudget: { budget: 9, period: 1m }, fail: local, share: 0.5 }
+  here: { tokenBudget: { budget: 9, period: 1m } }
+";
+    let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
+    let clock = ManualClock::at(Micros::from_epoch_us(live::START_US).expect("in range"));
+    let memory = || Memory::new(clock.clone());
+    let store = AnyStore::new(memory()).with_accounts(memory());
+    let service = Service::on_store(&config, &store, &GuardSettings::default()).expect("served");
+    let of = |policy| Asked { policy, key: "ann", units: 1 };
+    let expected = Expected::default();
+    for (one, other) in [("a", "b"), ("a", "here")] {
+        let refused = service.reserve(&[of(one), of(other)], Terms::default(), expected).await;
+        let refused = refused.expect_err("apart").to_string();
+        assert!(refused.contains("cannot be charged together"), "{refused}");
+    }
+    let together = service.reserve(&[of("a"), of("c")], Terms::default(), expected).await;
+    assert!(together.expect("an answer").costs.decision.is_admit());
 }

@@ -55,6 +55,8 @@ pub struct AccountStats {
     pub kept: u64,
     /// Accounts that were forgotten for want of room before they were idle.
     pub evicted: u64,
+    /// Leases that they remember, open ones and those that have ended.
+    pub leases: u64,
 }
 
 impl<C: Clock> MemoryAccounts<C> {
@@ -126,6 +128,7 @@ impl<C: Clock> MemoryAccounts<C> {
             let shard = lock(shard);
             stats.kept += shard.kept();
             stats.evicted += shard.evicted();
+            stats.leases += shard.leases();
         }
         stats
     }
@@ -168,6 +171,9 @@ impl<C: Clock> MemoryAccounts<C> {
         if let Some(slot) = shard.find(name.bytes()) {
             let answered = step_one(shard.account(slot), charge, act, now);
             shard.changed(slot, charge.budget, &answered.standing);
+            if leaves_memories(act) {
+                shard.tend(now);
+            }
             return Ok((answered, now));
         }
         if begins(act) && !shard.knows(charge.policy) {
@@ -178,6 +184,9 @@ impl<C: Clock> MemoryAccounts<C> {
         if begins(act) && account.idle_at(charge.budget) > now {
             shard.begin_entry();
             shard.keep(self.part_of(charge.policy), &name, charge, account, now);
+        }
+        if leaves_memories(act) {
+            shard.tend(now);
         }
         Ok((answered, now))
     }
@@ -230,6 +239,9 @@ impl<C: Clock> MemoryAccounts<C> {
                 }
             }
         }
+        if leaves_memories(entry.act) {
+            held.iter_mut().for_each(|shard| shard.tend(now));
+        }
         Ok(Booked { together, at: now })
     }
 
@@ -255,6 +267,12 @@ impl<C: Clock> MemoryAccounts<C> {
         // The middle bits: the others find the place in the shard's map.
         usize::try_from(self.secret.hash(name.bytes()).get() >> 32).unwrap_or(0) % SHARDS
     }
+}
+
+/// Whether an account remembers it for longer than its window. Who leaves such memories tends those
+/// of others: two for each that is made.
+const fn leaves_memories(act: Act) -> bool {
+    matches!(act, Act::Reserve { .. })
 }
 
 /// Whether an account can begin with it. A look and a settlement leave one that is not there as it

@@ -13,12 +13,16 @@
 //! - A settlement and a look have no fail mode: the error says that it did not happen, or may not
 //!   have. Settling again is safe. What was reserved alone is settled alone, as long as the part it
 //!   was reserved of is this node's: another part begins anew.
+//! - A reservation that was denied, or whose caller went away, because the store did not answer in
+//!   time is given up there as soon as the store can be told, a few seconds long; after that it
+//!   ends with its lease.
 //! - Every answer says where it comes from.
 //!
 //! # What an outage does to leases
 //! A lease that was reserved before it is unknown here, so its debits are all beyond a reservation;
-//! one that was reserved here is unknown to the store afterwards, likewise. Nothing is counted
-//! twice, and what was counted here is not carried to the store.
+//! one that was reserved here is unknown to the store afterwards, likewise. What was counted
+//! here is not carried to the store. An ask that the store booked although it did not answer in
+//! time may be counted here too.
 //!
 //! # Proven by
 //! `tests/budget_fail.rs`, with a store that can be lost, and a part that begins full.
@@ -26,6 +30,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Together};
 use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry, Span};
@@ -129,13 +134,16 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// wrong. For settlements and looks, that the store could not.
     pub async fn book(&self, entry: Entry<'_>) -> Result<BookedBy, StoreError> {
         entry.checked()?;
+        let mut unheard = Unheard::of(&self.store, entry);
         let error = match self.asked(entry).await {
             Ok(booked) => {
+                unheard.is_over = true;
                 self.recovered();
                 return Ok(BookedBy { booked, source: Source::Store });
             }
             Err(error) => error,
         };
+        unheard.is_over = !may_have_booked(&error);
         unless_asked_wrongly(error.clone())?;
         let outage = self.store.outage();
         let booked = match entry.act {
@@ -144,6 +152,8 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
             Act::Debit(_) | Act::Reserve { .. } => Some(self.without_store(entry, outage)),
         };
         let booked = booked.ok_or(error)?;
+        // Who is admitted has the lease, and settles it wherever it is known.
+        unheard.is_over |= booked.together.decision.is_admit();
         self.by_fail_mode.fetch_add(1, Ordering::Relaxed);
         Ok(BookedBy { booked, source: Source::FailMode })
     }
@@ -276,6 +286,69 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
         }
     }
 }
+
+/// A reservation that nobody knows the fate of: the store may have taken it, and who asked was
+/// denied, or is gone. When this is dropped the store is told that nobody wants it.
+struct Unheard<'a, S: Accounts + 'static> {
+    store: &'a Arc<Guarded<S>>,
+    entry: Entry<'a>,
+    is_over: bool,
+}
+
+impl<'a, S: Accounts + 'static> Unheard<'a, S> {
+    const fn of(store: &'a Arc<Guarded<S>>, entry: Entry<'a>) -> Self {
+        let is_over = !matches!(entry.act, Act::Reserve { .. });
+        Self { store, entry, is_over }
+    }
+}
+
+impl<S: Accounts + 'static> Drop for Unheard<'_, S> {
+    fn drop(&mut self) {
+        let (false, Some(lease)) = (self.is_over, self.entry.act.lease()) else { return };
+        // Without a runtime to tell it in, or with too many to tell, the lease ends by itself.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(place) = TELLING.try_acquire() else { return };
+        let store = Arc::clone(self.store);
+        let names = self.entry.charges.iter();
+        let names =
+            names.map(|charge| (charge.policy.to_owned(), *charge.budget, charge.key.to_vec()));
+        let names: Vec<(String, Budget, Vec<u8>)> = names.collect();
+        runtime.spawn(async move {
+            let charges =
+                names.iter().map(|(policy, budget, key)| Charge { policy, budget, key, units: 0 });
+            let charges: Vec<Charge<'_>> = charges.collect();
+            let entry = Entry { charges: &charges, act: Act::Abandon(lease) };
+            let mut pause = TOLD_AGAIN_AFTER;
+            for _ in 0..TOLD_MOST {
+                let told = store.book(entry).await;
+                let is_known = |booked: &Booked| {
+                    let each = &booked.together.each;
+                    each.iter().all(|one| one.settlement != Settlement::Unknown)
+                };
+                // It may still be on its way there.
+                if told.as_ref().is_ok_and(is_known) {
+                    break;
+                }
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Whether the store may have done what it did not answer.
+const fn may_have_booked(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Timeout { .. } | StoreError::Lost | StoreError::NotReplicated { .. }
+    )
+}
+
+/// So many are told at once that nobody wants a reservation.
+static TELLING: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1_024);
+const TOLD_AGAIN_AFTER: Duration = Duration::from_millis(100);
+const TOLD_MOST: u32 = 6;
 
 impl<S> SharedAccounts<S> {
     /// The store behind its guard.

@@ -242,3 +242,42 @@ async fn a_settlement_that_nobody_booked_is_no_success() {
     };
     tells_that_nobody_booked(pretends).await.unwrap_err();
 }
+
+/// What is reserved in the store itself.
+async fn reserved(world: &World) -> u64 {
+    let budget = budget(100);
+    let charges = [Charge { policy: "p", budget: &budget, key: b"k", units: 0 }];
+    let entry = Entry { charges: &charges, act: Act::Look };
+    world.store.memory.book(entry).await.unwrap().together.each[0].standing.reserved
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_whose_answer_is_lost_does_not_stay_when_its_caller_was_denied_or_is_gone() {
+    let world = World::new();
+    for is_cancelled in [false, true] {
+        let node = world.node(FailMode::Closed);
+        let lease = 70 + u128::from(is_cancelled);
+        world.store.becomes(Mood::BooksAndHangs);
+        if is_cancelled {
+            let budget = budget(100);
+            let booking = book(&node, &budget, 60, reserve(lease));
+            let gone = tokio::time::timeout(std::time::Duration::from_millis(1), booking).await;
+            assert!(gone.is_err(), "its caller has gone");
+        } else {
+            let denied = book(&node, &budget(100), 60, reserve(lease)).await.unwrap();
+            assert!(!only(&denied).decision.is_admit());
+        }
+        assert_eq!(reserved(&world).await, 60, "the store took it");
+        world.store.becomes(Mood::Serves);
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        assert_eq!(reserved(&world).await, 0, "and was told that nobody wants it");
+    }
+    // One that is admitted all the same has its lease.
+    let node = world.node(FailMode::Open);
+    world.store.becomes(Mood::BooksAndHangs);
+    let passed = book(&node, &budget(100), 60, reserve(80)).await.unwrap();
+    assert!(only(&passed).decision.is_admit());
+    world.store.becomes(Mood::Serves);
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    assert_eq!(reserved(&world).await, 60);
+}

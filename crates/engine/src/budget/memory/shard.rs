@@ -17,6 +17,8 @@ pub(super) struct Shard {
     evicted: u64,
     /// Steps through a policy's accounts, so that it is not always the same few that are looked at.
     turn: usize,
+    /// Steps through all accounts, for those that nobody asks for any more.
+    tended: usize,
     /// The number of the present entry, whose own accounts do not make room for each other.
     entry: u64,
 }
@@ -51,6 +53,7 @@ impl Shard {
             by_name: HashMap::new(),
             evicted: 0,
             turn: 0,
+            tended: 0,
             entry: 0,
         }
     }
@@ -61,6 +64,14 @@ impl Shard {
 
     pub(super) const fn evicted(&self) -> u64 {
         self.evicted
+    }
+
+    pub(super) fn leases(&self) -> u64 {
+        let of = |slot: &Slot| {
+            let open = slot.account.standing(&slot.budget).open;
+            u64::from(open) + slot.account.remembered() as u64
+        };
+        self.slots.iter().map(of).sum()
     }
 
     /// The slot of an account, until another is made or forgotten.
@@ -86,6 +97,22 @@ impl Shard {
         let changed = &mut self.slots[slot];
         (changed.budget, changed.entry) = (*budget, self.entry);
         self.weigh(slot, standing);
+    }
+
+    /// Brings two accounts to now that perhaps nobody asks for any more: what they remember of
+    /// leases does not stay, and one that is idle goes.
+    pub(super) fn tend(&mut self, now: Micros) {
+        for _ in 0..2 {
+            self.tended = (self.tended + 1) % self.slots.len().max(1);
+            let slot = self.tended;
+            let Some(Slot { budget, account, .. }) = self.slots.get_mut(slot) else { return };
+            let standing = account.look(budget, now).standing;
+            if self.slots[slot].is_idle(now) {
+                self.remove(slot);
+            } else {
+                self.weigh(slot, &standing);
+            }
+        }
     }
 
     /// Keeps a new account, in the place of others if its policy has `most` here.
