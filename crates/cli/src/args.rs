@@ -174,7 +174,10 @@ pub(crate) struct ReserveArgs {
     /// How many; 0 for what the policy says
     #[arg(default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]
     pub(crate) units: u64,
-    /// How long the lease lives without being heard of; the policy's leaseTtl without it
+    /// A name for the lease, so that asking again reserves nothing more: 32 hexadecimal digits
+    #[arg(long)]
+    pub(crate) lease: Option<String>,
+    /// How long the lease lives without being heard of, at most the policy's leaseTtl
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     pub(crate) ttl_ms: Option<u64>,
     /// What kind of work it is, for policies with reserve: learned
@@ -194,6 +197,15 @@ pub(crate) struct SettleArgs {
     /// What was produced; what was debited without it
     #[arg(value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]
     pub(crate) actual: Option<u64>,
+    /// As it was given to reserve
+    #[arg(long)]
+    pub(crate) class: Option<String>,
+    /// As it was given to reserve
+    #[arg(long, value_name = "UNITS", value_parser = clap::value_parser!(u64).range(1..=UNITS_MAX))]
+    pub(crate) prediction: Option<u64>,
+    /// The work was stopped before it was done: it would have cost at least as much
+    #[arg(long)]
+    pub(crate) stopped: bool,
 }
 
 /// The most that an account counts at once.

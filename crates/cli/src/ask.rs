@@ -94,8 +94,19 @@ where
     call_on(target, |channel| ask(RateLimiterClient::new(channel)))
 }
 
-/// Connects and makes one call, with a limit on the time for each.
+/// What a call on a channel answered.
 pub(crate) fn call_on<T, F>(target: &str, ask: impl FnOnce(Channel) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<Response<T>, Status>>,
+{
+    Ok(respond(target, ask)?.into_inner())
+}
+
+/// Connects and makes one call, with a limit on the time for each.
+pub(crate) fn respond<T, F>(
+    target: &str,
+    ask: impl FnOnce(Channel) -> F,
+) -> Result<Response<T>, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
@@ -114,7 +125,7 @@ where
             ))
         })?;
         match ask(channel).await {
-            Ok(answer) => Ok(answer.into_inner()),
+            Ok(answer) => Ok(answer),
             Err(status) => {
                 Err(Failure(format!("{}: {}", code(&status), printable(status.message()))))
             }

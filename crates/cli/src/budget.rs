@@ -10,8 +10,10 @@ use admittance_proto::budgets::{
     Settlement, SettlementKind,
 };
 
+use tonic::Response;
+
 use crate::args::{AskArgs, DebitArgs, ReserveArgs, SettleArgs};
-use crate::ask::{call_on, wire};
+use crate::ask::{call_on, respond, wire};
 use crate::shown::{Length, json_text, print, printable, until};
 use crate::{DENIED, Failure};
 
@@ -32,10 +34,11 @@ pub(crate) fn budget(args: &AskArgs) -> Result<ExitCode, Failure> {
 pub(crate) fn debit(args: &DebitArgs) -> Result<ExitCode, Failure> {
     let lease_id = args.lease.clone().unwrap_or_default();
     let request = DebitRequest { charges: vec![charge(&args.ask, args.units)], lease_id };
-    let answer = call_on(&args.ask.target, async move |channel| {
+    let response = respond(&args.ask.target, async move |channel| {
         BudgetsClient::new(channel).debit(request).await
     })?;
-    report(&args.ask, &answered(answer.answer)?, "")
+    let is_store = is_by_store(&response);
+    report(&args.ask, &answered(response.into_inner().answer)?, "", is_store)
 }
 
 /// Takes an estimate out of what is left.
@@ -45,10 +48,13 @@ pub(crate) fn reserve(args: &ReserveArgs) -> Result<ExitCode, Failure> {
         ttl_ms: args.ttl_ms.map_or(0, wire),
         class: args.class.clone().unwrap_or_default(),
         prediction: args.prediction.map_or(0, wire),
+        lease_id: args.lease.clone().unwrap_or_default(),
     };
-    let reserved = call_on(&args.ask.target, async move |channel| {
+    let response = respond(&args.ask.target, async move |channel| {
         BudgetsClient::new(channel).reserve(request).await
     })?;
+    let is_store = is_by_store(&response);
+    let reserved = response.into_inner();
     let mut held = String::new();
     if !reserved.lease_id.is_empty() {
         let units = reserved.reserved.first().copied().unwrap_or(0);
@@ -60,7 +66,7 @@ pub(crate) fn reserve(args: &ReserveArgs) -> Result<ExitCode, Failure> {
             writeln!(held, "reserved {units} for {} as lease {lease}", Length { ms })
         };
     }
-    report(&args.ask, &answered(reserved.answer)?, &held)
+    report(&args.ask, &answered(reserved.answer)?, &held, is_store)
 }
 
 /// Ends a lease with what was produced.
@@ -69,7 +75,9 @@ pub(crate) fn settle(args: &SettleArgs) -> Result<ExitCode, Failure> {
         charges: vec![charge(&args.ask, args.actual.unwrap_or(0))],
         lease_id: args.lease.clone(),
         unknown: args.actual.is_none(),
-        ..SettleRequest::default()
+        class: args.class.clone().unwrap_or_default(),
+        prediction: args.prediction.map_or(0, wire),
+        stopped: args.stopped,
     };
     let settled = call_on(&args.ask.target, async move |channel| {
         BudgetsClient::new(channel).settle(request).await
@@ -96,10 +104,27 @@ fn outcome(settlement: &Settlement) -> String {
     }
 }
 
-/// Prints an answer; the exit code says the same.
-fn report(args: &AskArgs, answer: &Answer, extra: &str) -> Result<ExitCode, Failure> {
+/// Whether the accounts were asked at all.
+fn is_by_store<T>(response: &Response<T>) -> bool {
+    response.metadata().get("admittance-source").is_none()
+}
+
+/// Prints an answer; the exit code says the same. What the fail mode answered says nothing of how
+/// the accounts stand.
+fn report(
+    args: &AskArgs,
+    answer: &Answer,
+    extra: &str,
+    is_store: bool,
+) -> Result<ExitCode, Failure> {
     if args.json {
-        print(&json(answer, extra));
+        let source = if is_store { "store" } else { "fail-mode" };
+        print(&json(answer, &format!("{extra},\"source\":\"{source}\"")));
+    } else if !is_store {
+        let verdict = if answer.allowed { "admitted" } else { "denied  " };
+        let (policy, key) = (printable(&args.policy), printable(&args.key));
+        let how = "by the fail mode: the store cannot be asked";
+        print(&format!("{verdict}  {policy} {key}  {how}\n{extra}"));
     } else {
         let verdict = if answer.allowed { "admitted" } else { "denied  " };
         let (policy, key) = (printable(&args.policy), printable(&args.key));
@@ -117,7 +142,9 @@ fn what_now(answer: &Answer) -> String {
     let by = by.map_or_else(String::new, |account| format!("by {}, ", printable(&account.window)));
     match answer.flow() {
         Flow::SoftStop => format!("{} left: come to an end", answer.remaining),
-        Flow::Stop if retry_ms == Decision::NEVER_MS => format!("{by}which it never fits"),
+        Flow::Stop if retry_ms == Decision::NEVER_MS => {
+            format!("{by}for ever: it never fits, or its lease has ended")
+        }
         Flow::Stop => format!("{by}retry in {}", Length { ms: retry_ms }),
         Flow::GoOn | Flow::Unspecified => format!("{} left", answer.remaining),
     }

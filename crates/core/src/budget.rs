@@ -93,8 +93,8 @@ impl Budget {
     /// How many leases that have ended an account remembers unless said otherwise, and at most.
     pub const ENDED_MAX: u32 = 16_384;
 
-    /// How long a lease that has ended is remembered at least, unless there are too many. Settlements
-    /// that come when it is forgotten are ignored.
+    /// How long a lease that has ended is remembered at least, unless there are too many. A
+    /// settlement of one that is forgotten is ignored.
     pub const ENDED_KEPT: Span = Span::from_secs(600);
 
     /// A step forgets this many at most, so that none takes long; what is not yet forgotten is

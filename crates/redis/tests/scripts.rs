@@ -32,7 +32,7 @@ const PINNED: &[(&str, &str)] = &[
     ("collect", "a667f67325049b3eb9d845ed9ead0f07e4e6cc71"),
     ("secret", "444b3dee7f05bb59f203dd5e3a5986e7813f8f87"),
     ("post", "fed4cba4f48b9dc83733d9d18eb53715c62727c9"),
-    ("book", "77ebe89d4dfcc9aedac535d5eadb693461099415"),
+    ("book", "d674bdf5d0f5d5323e52ecb7a375f4ff1b03fee6"),
 ];
 
 #[test]

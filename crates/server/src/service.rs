@@ -97,10 +97,13 @@ pub struct Service {
     /// What the cost axis keeps in this process.
     ledger: Ledger,
     /// Where it is charged in the store: one for each deadline and fail mode that policies have.
-    shared: Vec<((Span, FailMode), Arc<SharedAccounts<AnyStore>>)>,
+    shared: Vec<(Rules, Arc<SharedAccounts<AnyStore>>)>,
     /// This instance's part of every limit, without and with what others leave to it.
     parts: [Option<Arc<Parts>>; 2],
 }
+
+/// What policies must have in common to be charged together: the store's deadline, the fail mode.
+type Rules = (Span, FailMode);
 
 /// One policy, ready to decide.
 pub struct Policy {

@@ -294,13 +294,13 @@ async fn streams_that_race_over_the_door_spend_the_budget_to_the_token() {
 async fn a_caller_may_name_its_lease_and_ask_again_and_ask_for_a_shorter_life_only() {
     let live = Live::with(POLICIES).await;
     let mut client = Client::new(&live).await;
-    let lease_id = "00112233445566778899aabbccddeeff";
+    let own = "00112233445566778899aabbccddeeff";
     for _ in 0..2 {
         let charges = vec![charge("teams", "blue", 300)];
-        let (lease_id, ttl_ms) = (lease_id.to_owned(), 3_600_000);
+        let (lease_id, ttl_ms) = (own.to_owned(), 3_600_000);
         let request = ReserveRequest { charges, lease_id, ttl_ms, ..Default::default() };
         let reserved = client.0.reserve(request).await.expect("an answer").into_inner();
-        assert_eq!((reserved.lease_id.as_str(), reserved.ttl_ms), (lease_id, 30_000));
+        assert_eq!((reserved.lease_id.as_str(), reserved.ttl_ms), (own, 30_000));
         assert_eq!(stands(&reserved.answer.expect("one")), [(0, 300, 0, 500)]);
     }
     let charges = vec![charge("teams", "blue", 1)];
