@@ -260,6 +260,44 @@ async fn a_budget_on_postgres_holds_to_the_token_whatever_dies() {
     held.expect("a budget holds");
 }
 
+/// 64 streams through two instances, without reservations, `g` at a time until they are stopped.
+async fn racing_streams_exceed_by_less_than_one_debit(store: &str, policies: &Path, g: u64) {
+    let instances = [instance(store, policies), instance(store, policies)];
+    let mut streams = tokio::task::JoinSet::new();
+    for nth in 0..64 {
+        let address = instances[nth % 2].address.clone();
+        streams.spawn(async move {
+            let (mut client, mut served) = (client(&address), 0);
+            let of = [charge("tokens", g)];
+            while debit(&mut client, &of, "").await.expect("an answer").flow() != Flow::Stop {
+                served += g;
+            }
+            served
+        });
+    }
+    let mut served = 0;
+    while let Some(stream) = streams.join_next().await {
+        served += stream.expect("no panic");
+    }
+    // The budget in whole debits: the one that crosses it counts in full, and none after it.
+    assert_eq!(served, 3_000_u64.div_ceil(g) * g, "{g} at a time");
+    let stands = look(&mut client(&instances[0].address), "tokens").await;
+    assert_eq!(u64::try_from(stands.spent), Ok(served));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_two_instances_exceed_a_budget_by_less_than_one_debit() {
+    let redis = RedisServer::start().expect("redis-server starts");
+    let postgres = PostgresServer::start_with(&["fsync=off"]).expect("postgres starts");
+    let policies = policies("racing", POLICIES);
+    for g in [1, 7] {
+        redis.command(&["FLUSHALL"]).expect("an answer");
+        racing_streams_exceed_by_less_than_one_debit(&redis.url(), &policies, g).await;
+        let database = postgres.database(&format!("racing{g}")).expect("a database").to_string();
+        racing_streams_exceed_by_less_than_one_debit(&database, &policies, g).await;
+    }
+}
+
 #[test]
 fn the_shell_reserves_debits_settles_and_shows_how_a_budget_stands() {
     let policies = policies("shell", POLICIES).display().to_string();
