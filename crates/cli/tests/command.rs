@@ -77,7 +77,7 @@ fn what_goes_wrong_is_said_with_what_to_do() {
     let service = Service::start(&[]);
     let target = service.address.as_str();
     let output = run(&["check", "nope", "u", "--target", target]);
-    let said = "NOT_FOUND: unknown policy \"nope\"; configured policies: \"api\", \"exports\"";
+    let said = "NOT_FOUND: unknown policy \"nope\"; configured policies: \"api\", \"completions\"";
     assert!(err(&output).starts_with(said), "{}", err(&output));
     assert_eq!(output.status.code(), Some(2));
     let output = run(&["check", "api", &"x".repeat(5_000), "--target", target]);

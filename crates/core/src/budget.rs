@@ -21,7 +21,8 @@
 //! # Guarantee
 //! - At every instant, spent + unspent reservations ≤ limit + (largest x − 1) in every window,
 //!   whatever the estimates were and however many work at once. Token by token that is the limit.
-//!   A reservation counts in the window that it was taken from, also if it is served in a later one.
+//!   A reservation counts in the window that it was taken from, also if that is over when it is
+//!   served.
 //! - A denial changes nothing. A lease ends by settlement or by its deadline, never twice: settling
 //!   again answers the same and changes nothing.
 //! - An open reservation is gone at the instant its lease ends, without a sweep: every step first
