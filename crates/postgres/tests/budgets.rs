@@ -55,7 +55,7 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
     ("least(a.forget_from, a.ends_from + 600000000)", "a.forget_from", Promise::Equals),
     ("least(a.forget_from, now_us + 600000000)", "a.forget_from", Promise::Equals),
     // It is remembered a tick too long.
-    ("l.phase > 0 AND l.until <= now_us", "l.phase > 0 AND l.until < now_us", Promise::Equals),
+    ("o.phase > 0 AND o.until <= now_us", "o.phase > 0 AND o.until < now_us", Promise::Equals),
     // Too many are remembered, or not the last ones.
     ("IF a.forget_from <= now_us OR a.ended > spec[7] THEN", "IF false THEN", Promise::Equals),
     ("ORDER BY o.until, o.lease LIMIT", "ORDER BY o.until DESC, o.lease LIMIT", Promise::Equals),
