@@ -98,7 +98,7 @@ const NEARLY: &[(&str, &str)] = &[
     ("instant(ended + ENDED_KEPT), one", "instant(now + ENDED_KEPT), one"),
     ("  if count < most then count = most end\n", ""),
     ("call('ZCARD', a.ends) - a.ended_max", "call('ZCARD', a.ends) - a.ended_max + 1"),
-    ("    call('HDEL', a.key, spread(call('ZRANGE', a.ends, 0, some - 1)))\n", ""),
+    ("    call('HDEL', a.key, spread(call('ZRANGE', a.ends, 0, count - 1)))\n", ""),
     ("a.due = open_due < ended_due and open_due or ended_due", "a.due = ended_due"),
     ("if lease ~= '' then a.lease = known(call('HGET', a.key, lease)) end", ""),
     ("if at < a.due then a.due = at end", ""),
