@@ -171,7 +171,7 @@ impl<C: Clock> MemoryAccounts<C> {
         if let Some(slot) = shard.find(name.bytes()) {
             let answered = step_one(shard.account(slot), charge, act, now);
             shard.changed(slot, charge.budget, &answered.standing);
-            if leaves_memories(act) {
+            if leaves_memories(act) && shard.is_laden() {
                 shard.tend(now);
             }
             return Ok((answered, now));
@@ -185,7 +185,7 @@ impl<C: Clock> MemoryAccounts<C> {
             shard.begin_entry();
             shard.keep(self.part_of(charge.policy), &name, charge, account, now);
         }
-        if leaves_memories(act) {
+        if leaves_memories(act) && shard.is_laden() {
             shard.tend(now);
         }
         Ok((answered, now))
@@ -240,7 +240,8 @@ impl<C: Clock> MemoryAccounts<C> {
             }
         }
         if leaves_memories(entry.act) {
-            held.iter_mut().for_each(|shard| shard.tend(now));
+            let laden = held.iter_mut().filter(|shard| shard.is_laden());
+            laden.for_each(|shard| shard.tend(now));
         }
         Ok(Booked { together, at: now })
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use admittance_core::Micros;
 use admittance_core::budget::{Account, Budget, Standing};
+use admittance_core::{Micros, Span};
 
 use super::{Charge, Name};
 use crate::key::{Secret, SecretHasher};
@@ -19,6 +19,8 @@ pub(super) struct Shard {
     turn: usize,
     /// Steps through all accounts, for those that nobody asks for any more.
     tended: usize,
+    /// Leases that all accounts remember, as of their last steps.
+    leases: usize,
     /// The number of the present entry, whose own accounts do not make room for each other.
     entry: u64,
 }
@@ -40,6 +42,8 @@ struct Slot {
     place: usize,
     /// The entry that last touched it while others needed room.
     entry: u64,
+    /// Leases that it remembers, as of its last step.
+    leases: usize,
     budget: Budget,
     account: Account,
 }
@@ -54,6 +58,7 @@ impl Shard {
             evicted: 0,
             turn: 0,
             tended: 0,
+            leases: 0,
             entry: 0,
         }
     }
@@ -66,12 +71,8 @@ impl Shard {
         self.evicted
     }
 
-    pub(super) fn leases(&self) -> u64 {
-        let of = |slot: &Slot| {
-            let open = slot.account.standing(&slot.budget).open;
-            u64::from(open) + slot.account.remembered() as u64
-        };
-        self.slots.iter().map(of).sum()
+    pub(super) const fn leases(&self) -> u64 {
+        self.leases as u64
     }
 
     /// The slot of an account, until another is made or forgotten.
@@ -99,15 +100,20 @@ impl Shard {
         self.weigh(slot, standing);
     }
 
+    /// Whether so many leases are remembered that those of others are to be looked after.
+    pub(super) const fn is_laden(&self) -> bool {
+        self.leases > LEASES_UNTENDED
+    }
+
     /// Brings two accounts to now that perhaps nobody asks for any more: what they remember of
-    /// leases does not stay, and one that is idle goes.
+    /// leases does not stay, and one that has been idle for a minute goes.
     pub(super) fn tend(&mut self, now: Micros) {
         for _ in 0..2 {
             self.tended = (self.tended + 1) % self.slots.len().max(1);
             let slot = self.tended;
             let Some(Slot { budget, account, .. }) = self.slots.get_mut(slot) else { return };
             let standing = account.look(budget, now).standing;
-            if self.slots[slot].is_idle(now) {
+            if self.slots[slot].is_idle(now - IDLE_KEPT) {
                 self.remove(slot);
             } else {
                 self.weigh(slot, &standing);
@@ -129,9 +135,11 @@ impl Shard {
         let (slot, budget, entry) = (self.slots.len(), *charge.budget, self.entry);
         let name: Arc<[u8]> = name.bytes().into();
         self.index.insert(Arc::clone(&name), slot);
-        let is_heavy = is_heavy(&account.standing(&budget));
-        self.slots.push(Slot { name, policy, is_heavy, place: 0, entry, budget, account });
+        let standing = account.standing(&budget);
+        let (is_heavy, leases) = (is_heavy(&standing), 0);
+        self.slots.push(Slot { name, policy, is_heavy, place: 0, entry, leases, budget, account });
         self.enlist(slot);
+        self.weigh(slot, &standing);
     }
 
     fn policy(&mut self, name: &str) -> usize {
@@ -184,6 +192,7 @@ impl Shard {
     fn remove(&mut self, victim: usize) {
         self.unlist(victim);
         let gone = self.slots.swap_remove(victim);
+        self.leases -= gone.leases;
         self.index.remove(&gone.name);
         let Some(moved) = self.slots.get(victim) else { return };
         if let Some(slot) = self.index.get_mut(&moved.name) {
@@ -194,6 +203,11 @@ impl Shard {
     }
 
     fn weigh(&mut self, slot: usize, standing: &Standing) {
+        let weighed = &mut self.slots[slot];
+        let open = usize::try_from(standing.open).unwrap_or(usize::MAX);
+        let leases = open + weighed.account.remembered();
+        self.leases = self.leases + leases - weighed.leases;
+        weighed.leases = leases;
         let is_heavy = is_heavy(standing);
         if self.slots[slot].is_heavy != is_heavy {
             self.unlist(slot);
@@ -250,3 +264,7 @@ const fn is_heavy(standing: &Standing) -> bool {
 /// have neither open leases nor debt. The others are looked at for what has ended by itself.
 const LOOKED_AT: usize = 10;
 const LIGHT_LOOKED_AT: usize = 8;
+/// With fewer leases than these, about a megabyte, nobody looks after those of others.
+const LEASES_UNTENDED: usize = 4_096;
+/// An account that is looked after is kept for so long after it is idle: a clock may be set back.
+const IDLE_KEPT: Span = Span::from_secs(60);
