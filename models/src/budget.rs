@@ -1,6 +1,6 @@
 //! The shipped accounts, in every order of events that the numbers of a case allow.
 //!
-//! The state is one or two [`Account`]s, the clients that work on them, and whatever is under way.
+//! The state is one or two accounts, the clients that work on them, and whatever is under way.
 //! Each step of the store is the shipped [`reserve`](admittance_core::budget::reserve),
 //! [`debit`](admittance_core::budget::debit) or [`settle`](admittance_core::budget::settle); there
 //! is no second copy of the protocol.
