@@ -133,8 +133,25 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// For debits and reservations only those that no fail mode can help, because the ask itself is
     /// wrong. For settlements and looks, that the store could not.
     pub async fn book(&self, entry: Entry<'_>) -> Result<BookedBy, StoreError> {
-        entry.checked()?;
-        let mut unheard = Unheard::of(&self.store, entry);
+        self.booked(entry, Unheard::of(&self.store, entry)).await
+    }
+
+    /// The same for a lease that its caller has named and may ask for again: it is not given up if
+    /// its answer is lost, since that could end what a second ask was admitted for.
+    ///
+    /// # Errors
+    /// As [`book`](Self::book).
+    pub async fn book_named(&self, entry: Entry<'_>) -> Result<BookedBy, StoreError> {
+        self.booked(entry, Unheard { store: &self.store, entry, is_over: true }).await
+    }
+
+    async fn booked(
+        &self,
+        entry: Entry<'_>,
+        mut unheard: Unheard<'_, S>,
+    ) -> Result<BookedBy, StoreError> {
+        let is_named = unheard.is_over;
+        entry.checked().inspect_err(|_| unheard.is_over = true)?;
         let error = match self.asked(entry).await {
             Ok(booked) => {
                 unheard.is_over = true;
@@ -143,7 +160,7 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
             }
             Err(error) => error,
         };
-        unheard.is_over = !may_have_booked(&error);
+        unheard.is_over = is_named || !may_have_booked(&error);
         unless_asked_wrongly(error.clone())?;
         let outage = self.store.outage();
         let booked = match entry.act {

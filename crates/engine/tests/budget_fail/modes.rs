@@ -272,6 +272,18 @@ async fn a_reservation_whose_answer_is_lost_does_not_stay_when_its_caller_was_de
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(reserved(&world).await, 0, "and was told that nobody wants it");
     }
+    // One that its caller has named stays: a second ask may have been admitted for it.
+    let (node, budget_of) = (world.node(FailMode::Closed), budget(100));
+    world.store.becomes(Mood::BooksAndHangs);
+    let charges = [Charge { policy: "p", budget: &budget_of, key: b"k", units: 30 }];
+    let denied = node.book_named(Entry { charges: &charges, act: reserve(75) }).await.unwrap();
+    assert!(!only(&denied).decision.is_admit());
+    world.store.becomes(Mood::Serves);
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    assert_eq!(reserved(&world).await, 30);
+    let settle = Act::Settle(LeaseKey(75));
+    let charges = [Charge { units: 0, ..charges[0] }];
+    let _ = world.store.memory.book(Entry { charges: &charges, act: settle }).await.unwrap();
     // One that is admitted all the same has its lease.
     let node = world.node(FailMode::Open);
     world.store.becomes(Mood::BooksAndHangs);

@@ -211,7 +211,8 @@ impl Service {
         let ttl = terms.ttl.map_or(own_ttl, |ttl| ttl.min(own_ttl));
         let lease = terms.lease.unwrap_or_else(fresh_lease);
         let act = Act::Reserve { lease, ttl };
-        let costs = self.book(&sized, act, Operation::Reserve).await?;
+        let named = terms.lease.is_some();
+        let costs = self.book_as(&sized, act, Operation::Reserve, named).await?;
         let lease = costs.decision.is_admit().then_some(lease);
         let units = sized.iter().map(|one| if lease.is_some() { one.units } else { 0 }).collect();
         Ok(Reserved { costs, lease, ttl, units })
@@ -275,6 +276,17 @@ impl Service {
         act: Act,
         operation: Operation,
     ) -> Result<Costs, Refusal> {
+        self.book_as(asked, act, operation, false).await
+    }
+
+    /// The same, of a lease that the caller may have named.
+    async fn book_as(
+        &self,
+        asked: &[Asked<'_>],
+        act: Act,
+        operation: Operation,
+        is_named: bool,
+    ) -> Result<Costs, Refusal> {
         let mut named: Vec<(Asked<'_>, &str, &Costed)> = Vec::new();
         let mut charges: Vec<Charge<'_>> = Vec::new();
         for one in asked {
@@ -305,6 +317,7 @@ impl Service {
         }
         let entry = Entry { charges: &charges, act };
         let booked = match &costed.shared {
+            Some(shared) if is_named => shared.book_named(entry).await,
             Some(shared) => shared.book(entry).await,
             None => self
                 .ledger
