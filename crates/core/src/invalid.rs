@@ -126,6 +126,24 @@ pub enum Parameter {
     InitialReserve,
     /// How many classes of work are told apart.
     MaxClasses,
+    /// How long work may wait before less of it may start.
+    DelayTarget,
+    /// How often a level is judged.
+    Interval,
+    /// How often a level may rise.
+    RiseEvery,
+    /// How long admitted work may be made to wait.
+    WaitMax,
+    /// How often a probe is sent.
+    ProbeEvery,
+    /// How many probes a deviation is taken over.
+    ProbeWindow,
+    /// The deviation below which a level may rise.
+    LowerThreshold,
+    /// How many ways into an executor are measured.
+    Paths,
+    /// After how long a key's place is drawn anew.
+    Rotation,
 }
 
 impl fmt::Display for Parameter {
@@ -163,6 +181,15 @@ impl fmt::Display for Parameter {
             Self::MaxReserve => "maxReserve",
             Self::InitialReserve => "initialReserve",
             Self::MaxClasses => "maxClasses",
+            Self::DelayTarget => "target",
+            Self::Interval => "interval",
+            Self::RiseEvery => "riseEvery",
+            Self::WaitMax => "waitMax",
+            Self::ProbeEvery => "probeEvery",
+            Self::ProbeWindow => "window",
+            Self::LowerThreshold => "lowerThreshold",
+            Self::Paths => "paths",
+            Self::Rotation => "rotation",
         })
     }
 }

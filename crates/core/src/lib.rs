@@ -48,6 +48,7 @@ mod escrow;
 mod invalid;
 pub mod learn;
 pub mod lease;
+pub mod load;
 mod log;
 mod reciprocal;
 mod several;

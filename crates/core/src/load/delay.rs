@@ -1,0 +1,254 @@
+//! The law of the standing queue: work waits longer than it should, so less may start.
+//!
+//! The delay of an interval is a low percentile of how long root work waited, on the path where it
+//! waited longest. A burst lets some wait long and many short; only a queue that does not empty
+//! makes nearly all wait.
+//!
+//! - **Down**: above the target t, a delay d multiplies the level by max(½, 1 − ½·(d − t)/t). Then
+//!   what is queued gets the time d to drain, and as long as it drains no further cut is made: the
+//!   queue that is left says nothing about what is admitted now.
+//! - **Up**: whenever the delay is low, whatever the load. Up to the good level half as much again
+//!   every quarter of a second, then in steps that grow by n^1.5 while nothing speaks against them.
+//! - **Good** is what could be served of what is offered now: the work begun per second while there
+//!   was a queue, against what is offered per second. Where begun work is not counted it is the
+//!   middle between before and after the last cut.
+//! - Never below the floor.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::jitter::growth;
+use super::{Delays, Fixed, Level, Seen};
+use crate::{Invalid, Micros, Parameter, Span};
+
+/// What the law of the standing queue goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DelayRules {
+    /// How long work may wait.
+    pub target: Span,
+    /// How often the level is judged.
+    pub interval: Span,
+    /// How often it may rise.
+    pub rise_every: Span,
+    /// What it never falls below.
+    pub floor: Level,
+    /// How long admitted work may be made to wait at most: when as much is waiting as is done in
+    /// this time, the rest is refused at once.
+    pub wait_max: Span,
+}
+
+impl Default for DelayRules {
+    fn default() -> Self {
+        Self {
+            target: Span::from_ms(5),
+            interval: Span::from_ms(100),
+            rise_every: Span::from_ms(250),
+            floor: Level::from_percent(1),
+            wait_max: Span::from_ms(50),
+        }
+    }
+}
+
+impl DelayRules {
+    pub(super) fn checked(self) -> Result<Self, Invalid> {
+        let long = Span::from_secs(3_600);
+        let spans = [
+            (Parameter::DelayTarget, self.target),
+            (Parameter::Interval, self.interval),
+            (Parameter::RiseEvery, self.rise_every),
+            (Parameter::WaitMax, self.wait_max),
+        ];
+        for (parameter, span) in spans {
+            if span == Span::ZERO {
+                return Err(Invalid::Zero(parameter));
+            }
+            if span > long {
+                return Err(Invalid::Unfit { parameter, must: "be an hour at most" });
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// The state of the law.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Delay {
+    rules: DelayRules,
+    level: Level,
+    /// What could be served, as far as is known.
+    good: Level,
+    /// How many steps the run has had; below zero if they went down.
+    run: i64,
+    /// The delay at the last cut, and when it was made; nothing once the queue has drained.
+    cut: Option<(Span, Micros)>,
+    rises_at: Micros,
+    /// Per path: what was recorded, and for how many intervals it has been too little to judge.
+    paths: Vec<(Delays, u32)>,
+    rates: Rates,
+    /// How many intervals in a row nothing waited too long.
+    quiet: u32,
+}
+
+impl Delay {
+    pub(super) fn new(rules: DelayRules, paths: usize) -> Self {
+        Self {
+            rules,
+            level: Level::FULL,
+            good: Level::FULL,
+            run: 0,
+            cut: None,
+            rises_at: Micros::ZERO,
+            paths: vec![(Delays::default(), 0); paths],
+            rates: Rates::default(),
+            quiet: QUIET,
+        }
+    }
+
+    pub(super) fn record(&mut self, path: usize, delays: &Delays) {
+        if let Some((recorded, _)) = self.paths.get_mut(path) {
+            recorded.merge(delays);
+        }
+    }
+
+    /// What an unfinished probe says: that work waits at least this long. If that is not too long
+    /// it says nothing.
+    pub(super) fn waits(&mut self, path: usize, age: Span) {
+        if age > self.rules.target
+            && let Some((recorded, _)) = self.paths.get_mut(path)
+        {
+            recorded.record(age);
+        }
+    }
+
+    /// Whether nothing is wrong and nothing was of late: a probe now and then is enough.
+    pub(super) fn is_calm(&self) -> bool {
+        self.level == Level::FULL && self.quiet >= QUIET
+    }
+
+    pub(super) fn judge(&mut self, now: Micros, seen: &Seen) -> Fixed {
+        let slow = self.paths.iter().any(|(delays, _)| delays.above(self.rules.target) > 0);
+        self.quiet = if slow { 0 } else { self.quiet.saturating_add(1) };
+        let (mean, spread) = self.shown();
+        let delay = self.worst();
+        let queued = delay.is_some_and(|delay| delay > self.rules.target);
+        self.rates.learn(seen, queued);
+        match delay {
+            Some(delay) if queued => self.fall(now, delay),
+            Some(_) => self.rise(now),
+            None => {}
+        }
+        Fixed { level: self.level, run: self.run, mean, spread }
+    }
+
+    fn fall(&mut self, now: Micros, delay: Span) {
+        if let Some((before, at)) = self.cut {
+            let drain = before.clamp(self.rules.interval, HOLD_MAX);
+            if now.since(at) < drain {
+                return;
+            }
+            // It drains: what is admitted now is less than what is done.
+            if delay.us() < before.us() - before.us() / 4 {
+                self.cut = Some((delay, now));
+                return;
+            }
+        }
+        let before = self.level;
+        let target = self.rules.target.us();
+        let over = delay.us().min(2 * target) - target;
+        // 1 − ½·(d − t)/t, which is ½ at twice the target.
+        let cut = before.times(2 * target - over, 2 * target);
+        self.level = cut.max(self.rules.floor);
+        self.good = Level::from_parts((before.parts() + self.level.parts()) / 2);
+        self.cut = Some((delay, now));
+        self.run = (self.run.min(0) - 1).max(-RUN_MAX);
+        self.rises_at = now;
+    }
+
+    fn rise(&mut self, now: Micros) {
+        self.cut = None;
+        if now < self.rises_at || self.level == Level::FULL {
+            if self.level == Level::FULL {
+                self.run = 0;
+            }
+            return;
+        }
+        self.rises_at = now + self.rules.rise_every;
+        let good = self.rates.good().unwrap_or(self.good);
+        let least = Level::from_parts(self.level.parts() + 1);
+        if self.level < good {
+            self.run = 0;
+            self.level = self.level.times(3, 2).min(good).max(least);
+            return;
+        }
+        self.run = (self.run.max(0) + 1).min(RUN_MAX);
+        let step = growth(self.run.unsigned_abs());
+        self.level = self.level.times(STEP_PARTS + step, STEP_PARTS).max(least);
+    }
+
+    /// The low percentile of the worst path. What is too little to judge is kept a while.
+    fn worst(&mut self) -> Option<Span> {
+        let mut worst = None;
+        for (delays, kept) in &mut self.paths {
+            if delays.count() >= ENOUGH {
+                worst = worst.max(delays.percentile(LOW_PERCENTILE));
+            } else if *kept < KEPT_MAX {
+                *kept += 1;
+                continue;
+            }
+            (*delays, *kept) = (Delays::default(), 0);
+        }
+        worst
+    }
+
+    fn shown(&self) -> (Span, Span) {
+        let mut all = Delays::default();
+        for (delays, _) in &self.paths {
+            all.merge(delays);
+        }
+        all.mean_and_spread()
+    }
+}
+
+/// What is offered and what could be served, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rates {
+    offered: u64,
+    served: Option<u64>,
+}
+
+impl Rates {
+    fn learn(&mut self, seen: &Seen, queued: bool) {
+        let us = seen.elapsed.us().max(1);
+        let rate = |count: u64| {
+            let rate = u128::from(count) * 1_000_000_000 / u128::from(us);
+            u64::try_from(rate).unwrap_or(u64::MAX) / 2
+        };
+        self.offered = self.offered / 2 + rate(seen.offered);
+        if queued && seen.begun > 0 {
+            let new = rate(seen.begun);
+            self.served = Some(self.served.map_or(new * 2, |served| served / 2 + new));
+        }
+    }
+
+    /// A little less than what could be served of what is offered now.
+    fn good(&self) -> Option<Level> {
+        let served = self.served?;
+        Some(Level::ratio(served - served / 32, self.offered))
+    }
+}
+
+/// The percentile that stands for an interval: lower than what a burst reaches, higher than the
+/// few that never queue.
+const LOW_PERCENTILE: u64 = 10;
+/// Fewer samples than this do not have a tenth.
+const ENOUGH: u64 = 8;
+/// For how many intervals too few samples are kept.
+const KEPT_MAX: u32 = 4;
+/// After how many intervals without a long wait it is calm.
+const QUIET: u32 = 10;
+/// However long work waits, the next cut is not later than this.
+const HOLD_MAX: Span = Span::from_secs(1);
+/// Of how many parts of the level a step up is one.
+const STEP_PARTS: u64 = 512;
+/// The largest step is then a seventh of the level.
+const RUN_MAX: i64 = 64;

@@ -1,0 +1,206 @@
+//! The regulator: what was measured comes in, how much may start goes out.
+
+use super::delay::Delay;
+use super::jitter::Jitter;
+use super::{Cutoff, DelayRules, Delays, JitterRules, Level, Traffic};
+use crate::{Invalid, Micros, Span};
+
+/// By which law a level is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Law {
+    /// By how long work waits.
+    Delay(DelayRules),
+    /// By how much the delay of probes varies.
+    Jitter(JitterRules),
+}
+
+impl Default for Law {
+    fn default() -> Self {
+        Self::Delay(DelayRules::default())
+    }
+}
+
+impl Law {
+    /// How often a regulator under this law is to be asked.
+    #[must_use]
+    pub const fn interval(&self) -> Span {
+        match self {
+            Self::Delay(rules) => rules.interval,
+            Self::Jitter(rules) => rules.interval,
+        }
+    }
+}
+
+/// How many tasks an executor has, queued and running, and how many workers for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tasks {
+    /// Queued or running.
+    pub tasks: u64,
+    /// How many can run at once.
+    pub workers: u64,
+}
+
+impl Tasks {
+    /// Whether there are so many thousandths of a task per worker.
+    #[must_use]
+    pub fn reaches(self, thousandths: u64) -> bool {
+        u128::from(self.tasks) * 1_000 >= u128::from(self.workers) * u128::from(thousandths)
+    }
+}
+
+/// What was counted since the regulator was last asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// How long ago that was.
+    pub elapsed: Span,
+    /// What the executor has to do.
+    pub load: Tasks,
+    /// How much work asked to start.
+    pub offered: u64,
+    /// How much admitted work began; none if that is not measured.
+    pub begun: u64,
+    /// How much work ended whose time on a worker was measured.
+    pub ended: u64,
+    /// That time, all of it together.
+    pub busy: Span,
+}
+
+/// What a regulator decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Adjustment {
+    /// The part of the work that may start.
+    pub level: Level,
+    /// Who that is.
+    pub cutoff: Cutoff,
+    /// How many may wait at once: what comes when so many do is refused, whoever it is.
+    pub room: u64,
+    /// How many probes are wanted on each path until the next adjustment.
+    pub probes: u32,
+    /// How many steps the run has had; below zero if they went down.
+    pub run: i64,
+    /// The mean of the delays that were judged.
+    pub mean: Span,
+    /// Their standard deviation.
+    pub spread: Span,
+}
+
+/// What a law made of an interval.
+pub(super) struct Fixed {
+    pub(super) level: Level,
+    pub(super) run: i64,
+    pub(super) mean: Span,
+    pub(super) spread: Span,
+}
+
+/// Turns what was measured into how much may start. See the [module](super).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regulator {
+    law: Law,
+    state: State,
+    recent: Traffic,
+    /// How long one piece of work keeps a worker, on average, in 2^-8 us.
+    busy: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Delay(Delay),
+    Jitter(Jitter),
+}
+
+impl Regulator {
+    /// The most paths that are told apart.
+    pub const PATHS_MAX: usize = 8;
+
+    /// A regulator that admits everything, and is told of delays on so many paths.
+    ///
+    /// # Errors
+    /// A rule is out of range, or there are no paths or more than
+    /// [`PATHS_MAX`](Self::PATHS_MAX).
+    pub fn new(law: Law, paths: usize) -> Result<Self, Invalid> {
+        if paths == 0 || paths > Self::PATHS_MAX {
+            let parameter = crate::Parameter::Paths;
+            return Err(Invalid::Unfit { parameter, must: "be between 1 and 8" });
+        }
+        let state = match law {
+            Law::Delay(rules) => State::Delay(Delay::new(rules.checked()?, paths)),
+            Law::Jitter(rules) => State::Jitter(Jitter::new(rules.checked()?)),
+        };
+        Ok(Self { law, state, recent: Traffic::NONE, busy: None })
+    }
+
+    /// Takes in how long a probe took to run. A path that does not exist is ignored.
+    pub fn probed(&mut self, path: usize, delay: Span) {
+        match &mut self.state {
+            State::Delay(law) => {
+                let mut one = Delays::default();
+                one.record(delay);
+                law.record(path, &one);
+            }
+            State::Jitter(law) => law.record(delay),
+        }
+    }
+
+    /// Takes in how long admitted work waited before it began. The law of the standard deviation
+    /// goes by probes alone.
+    pub fn worked(&mut self, path: usize, delays: &Delays) {
+        if let State::Delay(law) = &mut self.state {
+            law.record(path, delays);
+        }
+    }
+
+    /// Takes in how long ago a probe was sent that has not run yet. Say it again every time: the
+    /// probe says more the older it gets. The law of the standard deviation does not listen.
+    pub fn waits(&mut self, path: usize, age: Span) {
+        if let State::Delay(law) = &mut self.state {
+            law.waits(path, age);
+        }
+    }
+
+    /// Judges what was taken in since the last time. `now` is monotonic time, `traffic` what was
+    /// offered since.
+    pub fn adjust(&mut self, now: Micros, seen: &Seen, traffic: &Traffic) -> Adjustment {
+        self.recent.fade(traffic);
+        if seen.ended > 0 {
+            let each = u128::from(seen.busy.us()) * 256 / u128::from(seen.ended);
+            let each = u64::try_from(each).unwrap_or(u64::MAX);
+            self.busy = Some(self.busy.map_or(each, |busy| busy - busy / 4 + each / 4));
+        }
+        let (fixed, probes) = match &mut self.state {
+            State::Delay(law) => {
+                let fixed = law.judge(now, seen);
+                (fixed, if law.is_calm() { 1 } else { PROBES })
+            }
+            State::Jitter(law) => (law.judge(seen.load), 0),
+        };
+        Adjustment {
+            level: fixed.level,
+            cutoff: Cutoff::new(fixed.level, &self.recent),
+            room: self.room(seen.load.workers),
+            probes: match self.law {
+                Law::Delay(_) => probes,
+                Law::Jitter(rules) => {
+                    let probes = rules.interval.us() / rules.probe_every.us();
+                    u32::try_from(probes).unwrap_or(u32::MAX)
+                }
+            },
+            run: fixed.run,
+            mean: fixed.mean,
+            spread: fixed.spread,
+        }
+    }
+
+    /// As much as is done within the longest wait, and one for each worker at least.
+    fn room(&self, workers: u64) -> u64 {
+        match (self.law, self.busy) {
+            (Law::Delay(rules), Some(busy)) => {
+                let each = (rules.wait_max.us().saturating_mul(256) / busy.max(1)).max(1);
+                each.saturating_mul(workers.max(1))
+            }
+            _ => u64::MAX,
+        }
+    }
+}
+
+/// So many probes in an interval have a tenth.
+const PROBES: u32 = 10;
