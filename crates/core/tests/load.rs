@@ -1,0 +1,148 @@
+//! Load: places are fair and rotate, levels mean what they say, statistics are exact, and both
+//! laws keep their word.
+//!
+//! A check is a function that takes what it judges and says what it found, so that what ships and
+//! the mutants go through the same lines. The figures are printed by
+//! `cargo test -p admittance-core --test load -- --nocapture`.
+//!
+//! `ADMITTANCE_SEED=n` replays a run, `ADMITTANCE_LONG=1` makes it ten times as long.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::float_arithmetic, reason = "what chance allows is no decision")]
+
+#[path = "load/chance.rs"]
+mod chance;
+#[path = "load/hashes.rs"]
+mod hashes;
+#[path = "load/places.rs"]
+mod places;
+#[path = "load/rotation.rs"]
+mod rotation;
+#[path = "../../testkit/src/timeline.rs"]
+mod timeline;
+#[path = "load/vectors.rs"]
+mod vectors;
+
+use std::cell::Cell;
+
+use admittance_core::Span;
+use hashes::{Keyed, Shipped, Twist, Written};
+use places::SEEDS;
+
+/// What was measured, or what was broken.
+type Check = Result<String, String>;
+
+#[track_caller]
+fn holds(check: Check) {
+    println!("{}", check.unwrap_or_else(|broken| panic!("{broken}")));
+}
+
+#[track_caller]
+fn is_caught(mutant: impl std::fmt::Debug, check: Check) {
+    let broken = check.expect_err(&format!("{mutant:?} passed"));
+    println!("{mutant:?}: {broken}");
+}
+
+#[test]
+fn places_are_uniform_in_each_of_a_thousand_windows_at_every_tenth_of_a_percent() {
+    holds(places::are_uniform(&Shipped, SEEDS[0], 1_000));
+    is_caught(Twist::Original, places::are_uniform(&Written(Twist::Original), SEEDS[0], 100));
+}
+
+#[test]
+fn places_are_uniform_under_any_seed() {
+    for seed in &SEEDS[1..] {
+        holds(places::are_uniform(&Shipped, *seed, timeline::long(20) as u64));
+    }
+}
+
+#[test]
+fn a_key_is_drawn_anew_in_every_window_whatever_its_phase() {
+    holds(places::are_drawn_anew(&Shipped, timeline::long(20) as u64));
+    for twist in [Twist::Original, Twist::WindowIgnored] {
+        is_caught(twist, places::are_drawn_anew(&Written(twist), 20));
+    }
+    holds(places::are_coins_over_a_day(&Shipped));
+    for twist in [Twist::Original, Twist::WindowIgnored, Twist::OneRoundOfWindow] {
+        is_caught(twist, places::are_coins_over_a_day(&Written(twist)));
+    }
+}
+
+#[test]
+fn every_bit_of_a_key_and_of_the_seed_changes_every_bit_of_the_hash_half_of_the_time() {
+    holds(places::avalanche(&Shipped));
+    let twists = [
+        Twist::Original,
+        Twist::NoLastRound,
+        Twist::SeedBare,
+        Twist::SeedIgnored,
+        Twist::WindowIgnored,
+    ];
+    for twist in twists {
+        is_caught(twist, places::avalanche(&Written(twist)));
+    }
+}
+
+#[test]
+fn texts_that_differ_by_zeros_or_in_length_have_different_hashes() {
+    holds(places::are_distinct(&Shipped));
+    for twist in [Twist::SeedBare, Twist::LengthIgnored] {
+        is_caught(twist, places::are_distinct(&Written(twist)));
+    }
+}
+
+#[test]
+fn the_second_writing_of_the_hash_is_the_hash_and_the_original_is_the_original() {
+    let mut rng = timeline::generator(80);
+    let written = Written(Twist::None);
+    for _ in 0..10_000 {
+        let (seed, key) = (rng.u64(..), rng.u64(..));
+        let text: Vec<u8> = (0..rng.usize(..70)).map(|_| rng.u8(..)).collect();
+        assert_eq!(Shipped.number(seed, key), written.number(seed, key));
+        assert_eq!(Shipped.bytes(seed, &text), written.bytes(seed, &text), "{text:?}");
+        let moment = places::moment(rng.u64(..1_000_000));
+        assert_eq!(Shipped.place(key, moment), written.place(key, moment));
+    }
+    // As derived from the original's formula.
+    for (key, percents) in [(1, [47, 2, 45, 4]), (49, [99, 98, 1, 96]), (12_345, [3, 90, 13, 80])] {
+        assert_eq!([1, 2, 3, 4].map(|window| hashes::original(key, window)), percents);
+    }
+    assert_eq!(hashes::original_of_text(b"user-1"), 1_540_276_740);
+    assert_eq!(hashes::original_of_text(b"user-42"), 417_831_797);
+}
+
+#[test]
+fn a_key_stays_for_its_window_and_moves_at_a_second_of_its_own() {
+    holds(rotation::moves_once_in_a_window(&Shipped));
+    for twist in [Twist::Unstaggered, Twist::WindowIgnored] {
+        is_caught(twist, rotation::moves_once_in_a_window(&Written(twist)));
+    }
+}
+
+#[test]
+fn over_a_day_at_one_half_no_key_of_a_hundred_thousand_is_refused_in_every_window() {
+    holds(rotation::nobody_is_shut_out_for_a_day(&Shipped));
+    for twist in [Twist::Original, Twist::WindowIgnored, Twist::OneRoundOfWindow] {
+        is_caught(twist, rotation::nobody_is_shut_out_for_a_day(&Written(twist)));
+    }
+}
+
+/// A step of 100 ms is 1/36,000 of a window: 2.8 of 100,000 keys, and never more than 20. One of a
+/// second is 28, and never more than 65.
+#[test]
+fn never_more_than_a_small_part_of_the_keys_moves_at_once() {
+    let (tenth, second) = (Span::from_ms(100), Span::from_secs(1));
+    holds(rotation::few_move_at_once(&Shipped, second, 3_600, 65));
+    // The whole hour if somebody has the time.
+    holds(rotation::few_move_at_once(&Shipped, tenth, timeline::long(3_600) as u64, 20));
+    let flawed = Written(Twist::Unstaggered);
+    is_caught(flawed.0, rotation::few_move_at_once(&flawed, second, 3_600, 65));
+    let flawed = Written(Twist::WindowIgnored);
+    is_caught(flawed.0, rotation::few_move_at_once(&flawed, second, 3_600, 65));
+}
+
+#[test]
+fn a_clock_that_steps_back_goes_back_to_the_earlier_places() {
+    holds(rotation::an_earlier_instant_has_its_earlier_places(|| Shipped));
+    let latched = || rotation::Latched(Cell::new(0));
+    is_caught("latched", rotation::an_earlier_instant_has_its_earlier_places(latched));
+}
