@@ -13,10 +13,14 @@
 mod chance;
 #[path = "load/hashes.rs"]
 mod hashes;
+#[path = "load/levels.rs"]
+mod levels;
 #[path = "load/places.rs"]
 mod places;
 #[path = "load/rotation.rs"]
 mod rotation;
+#[path = "load/samples.rs"]
+mod samples;
 #[path = "../../testkit/src/timeline.rs"]
 mod timeline;
 #[path = "load/vectors.rs"]
@@ -25,8 +29,11 @@ mod vectors;
 use std::cell::Cell;
 
 use admittance_core::Span;
+use admittance_core::load::{Delays, Recent};
 use hashes::{Keyed, Shipped, Twist, Written};
+use levels::Flaw;
 use places::SEEDS;
+use samples::{Flawed, POPULATION, ROUNDED, WRAPPING};
 
 /// What was measured, or what was broken.
 type Check = Result<String, String>;
@@ -145,4 +152,71 @@ fn a_clock_that_steps_back_goes_back_to_the_earlier_places() {
     holds(rotation::an_earlier_instant_has_its_earlier_places(|| Shipped));
     let latched = || rotation::Latched(Cell::new(0));
     is_caught("latched", rotation::an_earlier_instant_has_its_earlier_places(latched));
+}
+
+#[test]
+fn a_full_level_admits_everybody_and_none_nobody() {
+    holds(levels::ends_are_all_and_nobody(&levels::Shipped));
+    for flaw in [Flaw::OffByOne, Flaw::NothingIsALevel] {
+        is_caught(flaw, levels::ends_are_all_and_nobody(&flaw));
+    }
+}
+
+#[test]
+fn admitted_sets_are_nested_and_classes_are_shed_in_order() {
+    holds(levels::sets_are_nested_and_classes_in_order(&levels::Shipped));
+    is_caught(Flaw::PerClass, levels::sets_are_nested_and_classes_in_order(&Flaw::PerClass));
+}
+
+#[test]
+fn a_cut_off_admits_just_the_wanted_part_of_traffic_like_the_recent() {
+    holds(levels::the_wanted_part_is_admitted(&levels::Shipped));
+    for flaw in [Flaw::OffByOne, Flaw::PerClass, Flaw::MixIgnored, Flaw::Saturated] {
+        is_caught(flaw, levels::the_wanted_part_is_admitted(&flaw));
+    }
+    holds(levels::one_move_sheds_the_wanted_amount(&levels::Shipped));
+    for flaw in [Flaw::PerClass, Flaw::MixIgnored] {
+        is_caught(flaw, levels::one_move_sheds_the_wanted_amount(&flaw));
+    }
+}
+
+#[test]
+fn a_histogram_never_says_less_and_at_most_a_sixteenth_more() {
+    holds(samples::buckets_say_a_sixteenth_more_at_most(Delays::bucket, Delays::upper));
+    let lower = |bucket: usize| match bucket {
+        0 => Span::ZERO,
+        _ => Span::from_us(Delays::upper(bucket - 1).us() + 1),
+    };
+    is_caught("lower", samples::buckets_say_a_sixteenth_more_at_most(Delays::bucket, lower));
+    // Two buckets in one, above what has a bucket for each microsecond.
+    let eighths = |delay: Span| match Delays::bucket(delay) {
+        bucket if bucket < 32 => bucket,
+        bucket => bucket | 1,
+    };
+    let found = samples::buckets_say_a_sixteenth_more_at_most(eighths, Delays::upper);
+    is_caught("eighths", found);
+}
+
+#[test]
+fn a_percentile_is_that_of_the_sorted_samples() {
+    holds(samples::percentiles_are_those_of_sorted_samples(Delays::percentile));
+    // A rank that is rounded down is that of a smaller part.
+    let below =
+        |delays: &Delays, percent: u64| delays.percentile(if percent == 10 { 9 } else { percent });
+    is_caught("below", samples::percentiles_are_those_of_sorted_samples(below));
+    let saturating = |delays: &Delays, percent: u64| {
+        let known = delays.count().checked_mul(percent.min(100)).is_some();
+        delays.percentile(if known { percent } else { 1 })
+    };
+    is_caught("saturating", samples::percentiles_are_those_of_sorted_samples(saturating));
+}
+
+#[test]
+fn a_window_of_delays_is_exact_and_says_what_the_original_says() {
+    holds(samples::is_exact::<Recent>());
+    is_caught("population", samples::is_exact::<Flawed<POPULATION>>());
+    is_caught("wrapping", samples::is_exact::<Flawed<WRAPPING>>());
+    is_caught("rounded", samples::is_exact::<Flawed<ROUNDED>>());
+    holds(samples::says_what_the_original_says::<Recent>());
+    is_caught("population", samples::says_what_the_original_says::<Flawed<POPULATION>>());
 }
