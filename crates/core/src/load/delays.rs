@@ -1,8 +1,8 @@
 //! How long work waited: a histogram of bounded size, and a window of the last few.
 //!
 //! # Guarantee
-//! - [`Delays`] never says less than what was recorded, and at most a sixteenth more; what is longer
-//!   than twelve days counts as twelve days.
+//! - [`Delays`] never says less than what was recorded, and at most a sixteenth more; what is
+//!   longer than twelve days counts as twelve days.
 //! - [`Recent`] is exact: its comparisons are in integers, and no number of samples of any size
 //!   overflows them.
 //!
