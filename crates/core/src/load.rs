@@ -34,7 +34,7 @@
 //!
 //! let mut regulator = Regulator::new(Law::default(), 1)?;
 //! let (elapsed, load) = (Span::from_ms(100), Tasks { tasks: 8, workers: 4 });
-//! let seen = Seen { elapsed, load, offered: 100, begun: 0, ended: 0, busy: Span::ZERO };
+//! let seen = Seen { elapsed, load, offered: 100, ..Seen::default() };
 //! let now = Micros::from_epoch_ms(100).expect("before the horizon");
 //! // Ten probes that all waited twice as long as work may.
 //! for _ in 0..10 {

@@ -24,6 +24,7 @@ mod escrow;
 pub mod gate;
 mod key;
 mod limiter;
+pub mod load;
 mod locked;
 pub mod relay;
 mod several;

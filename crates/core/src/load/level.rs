@@ -149,6 +149,12 @@ impl Cutoff {
         Self::OPEN
     }
 
+    /// Admits this class and those before it, and no other.
+    #[must_use]
+    pub const fn through(class: Class) -> Self {
+        Self((class as u64 + 1) << 32)
+    }
+
     /// Whether one of this class at this place may start.
     #[inline]
     #[must_use]

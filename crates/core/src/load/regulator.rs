@@ -2,7 +2,7 @@
 
 use super::delay::Delay;
 use super::jitter::Jitter;
-use super::{Cutoff, DelayRules, Delays, JitterRules, Level, Traffic};
+use super::{Class, Cutoff, DelayRules, Delays, JitterRules, Level, Traffic};
 use crate::{Invalid, Micros, Span};
 
 /// By which law a level is found.
@@ -49,7 +49,7 @@ impl Tasks {
 }
 
 /// What was counted since the regulator was last asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// How long ago that was.
     pub elapsed: Span,
@@ -63,6 +63,8 @@ pub struct Seen {
     pub ended: u64,
     /// That time, all of it together.
     pub busy: Span,
+    /// The first class, in the order they are kept, of which some were refused for want of room.
+    pub crowded: Option<Class>,
 }
 
 /// What a regulator decided.
@@ -166,27 +168,34 @@ impl Regulator {
             let each = u64::try_from(each).unwrap_or(u64::MAX);
             self.busy = Some(self.busy.map_or(each, |busy| busy - busy / 4 + each / 4));
         }
-        let (fixed, probes) = match &mut self.state {
-            State::Delay(law) => {
-                let fixed = law.judge(now, seen);
-                (fixed, if law.is_calm() { 1 } else { PROBES })
-            }
-            State::Jitter(law) => (law.judge(seen.load), 0),
+        let fixed = match &mut self.state {
+            State::Delay(law) => law.judge(now, seen),
+            State::Jitter(law) => law.judge(seen.load),
         };
+        // While one class lacks room, the classes after it do not take it.
+        let crowded = seen.crowded.map_or(Cutoff::OPEN, Cutoff::through);
         Adjustment {
             level: fixed.level,
-            cutoff: Cutoff::new(fixed.level, &self.recent),
+            cutoff: Cutoff::new(fixed.level, &self.recent).min(crowded),
             room: self.room(seen.load.workers),
-            probes: match self.law {
-                Law::Delay(_) => probes,
-                Law::Jitter(rules) => {
-                    let probes = rules.interval.us() / rules.probe_every.us();
-                    u32::try_from(probes).unwrap_or(u32::MAX)
-                }
-            },
+            probes: self.probes(),
             run: fixed.run,
             mean: fixed.mean,
             spread: fixed.spread,
+        }
+    }
+
+    /// How many probes are wanted on each path until the next adjustment: one now and then while
+    /// nothing is wrong.
+    #[must_use]
+    pub fn probes(&self) -> u32 {
+        match (&self.state, self.law) {
+            (State::Delay(law), _) if law.is_calm() => 1,
+            (_, Law::Delay(_)) => PROBES,
+            (_, Law::Jitter(rules)) => {
+                let probes = rules.interval.us() / rules.probe_every.us().max(1);
+                u32::try_from(probes).unwrap_or(u32::MAX)
+            }
         }
     }
 

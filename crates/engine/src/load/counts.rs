@@ -1,0 +1,154 @@
+//! What was offered and refused, counted by every thread for itself.
+//!
+//! # Guarantee
+//! Nothing that was counted is lost. A thread that has a stripe of its own raises it without a
+//! locked instruction: nobody else writes there until the thread is gone, and the next owner takes
+//! the stripe through a lock. Threads beyond the first [`STRIPES`] share one, and lock.
+//!
+//! # Proven by
+//! `tests/load.rs`: `every_answer_is_counted_once`.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use admittance_core::load::{COHORTS, Class, Place, Traffic};
+
+/// What was offered and refused since the shedder was made.
+pub(super) struct Counts {
+    /// One for each thread that has its own, and a last one for all others.
+    stripes: Box<[Stripe]>,
+}
+
+#[repr(align(64))]
+struct Stripe {
+    offered: [[AtomicU64; COHORTS]; CLASSES],
+    refused: [AtomicU64; CLASSES],
+}
+
+/// Totals by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) offered: [u64; CLASSES],
+    pub(super) refused: [u64; CLASSES],
+}
+
+impl Counts {
+    pub(super) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        let cohorts = || std::array::from_fn(|_| zero());
+        let stripe = |_| Stripe {
+            offered: std::array::from_fn(|_| cohorts()),
+            refused: std::array::from_fn(|_| zero()),
+        };
+        Self { stripes: (0..=STRIPES).map(stripe).collect() }
+    }
+
+    /// Counts one answer.
+    #[inline]
+    pub(super) fn count(&self, class: Class, place: Place, refused: bool) {
+        let own = own();
+        let stripe = &self.stripes[own];
+        let is_mine = own < STRIPES;
+        raise(&stripe.offered[class.index()][Traffic::cohort(place)], is_mine);
+        if refused {
+            raise(&stripe.refused[class.index()], is_mine);
+        }
+    }
+
+    /// Counts a refusal of what was counted as admitted.
+    pub(super) fn refuse(&self, class: Class) {
+        let own = own();
+        raise(&self.stripes[own].refused[class.index()], own < STRIPES);
+    }
+
+    /// Everything that was offered, by cohort.
+    pub(super) fn traffic(&self) -> Traffic {
+        let mut traffic = Traffic::NONE;
+        for stripe in &self.stripes {
+            let cells = stripe.offered.iter().flatten();
+            for (sum, cell) in traffic.0.iter_mut().flatten().zip(cells) {
+                *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
+            }
+        }
+        traffic
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for stripe in &self.stripes {
+            for class in Class::ALL.map(Class::index) {
+                let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+                totals.refused[class] += load(&stripe.refused[class]);
+                totals.offered[class] += stripe.offered[class].iter().map(load).sum::<u64>();
+            }
+        }
+        totals
+    }
+}
+
+#[inline]
+fn raise(cell: &AtomicU64, is_mine: bool) {
+    if is_mine {
+        cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    } else {
+        cell.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The stripe of this thread, or the shared one.
+#[inline]
+fn own() -> usize {
+    match OWN.get() {
+        UNKNOWN => claim(),
+        own => own,
+    }
+}
+
+#[cold]
+fn claim() -> usize {
+    // Where even the guard is gone the thread is about to be, and shares.
+    let claimed = GUARD.try_with(|guard| guard.0).unwrap_or(STRIPES);
+    OWN.set(claimed);
+    claimed
+}
+
+thread_local! {
+    /// Beside the guard, because what has no destructor is read at once.
+    static OWN: Cell<usize> = const { Cell::new(UNKNOWN) };
+    static GUARD: Guard = Guard::new();
+}
+
+/// Gives a thread's stripe back when the thread ends.
+struct Guard(usize);
+
+impl Guard {
+    fn new() -> Self {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = (0..STRIPES).find(|stripe| *taken & 1 << stripe == 0);
+        if let Some(stripe) = free {
+            *taken |= 1 << stripe;
+        }
+        Self(free.unwrap_or(STRIPES))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // What still runs on this thread shares from now on.
+        OWN.set(STRIPES);
+        if self.0 < STRIPES {
+            let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+            *taken &= !(1 << self.0);
+        }
+    }
+}
+
+/// Which stripes have an owner. A thread has the same one in every shedder.
+static TAKEN: Mutex<u32> = Mutex::new(0);
+
+/// How many threads count without locking.
+pub(super) const STRIPES: usize = 32;
+
+const CLASSES: usize = Class::ALL.len();
+const UNKNOWN: usize = usize::MAX;

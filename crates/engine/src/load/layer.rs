@@ -1,0 +1,235 @@
+//! Load shedding in front of a tower service, for axum, tonic and whatever else speaks `http`.
+//!
+//! # Guarantee
+//! - A request that is shed never reaches the service, and is answered at once.
+//! - What is admitted is measured from the call to the head of its response: how long its future
+//!   waits to be polled, and how long it keeps a worker. With HTTP/2, where each request is a task
+//!   of its own, the wait is that of the task; with HTTP/1 a request runs in the task of its
+//!   connection and does not wait here, but the probes do.
+//!
+//! # Proven by
+//! `tests/load_layer.rs`, with real axum and tonic servers.
+//!
+//! # Example
+//! ```
+//! use admittance::load::{Class, LoadLayer, LoadRules, Shedder, Sorted};
+//! use axum::{Router, routing::get};
+//! use http::Request;
+//!
+//! let shedder = Shedder::new(LoadRules::default())?;
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "done" }))
+//!     .layer(LoadLayer::new(shedder).sort_with(|request: &Request<_>, shedder: &Shedder| {
+//!         match request.headers().get("x-user") {
+//!             _ if request.uri().path() == "/healthz" => Sorted::exempt(),
+//!             Some(user) => Sorted::key(Class::Default, shedder.hashed(user.as_bytes())),
+//!             None => Sorted::any(Class::Sheddable),
+//!         }
+//!     }));
+//! # Ok::<(), admittance::Invalid>(())
+//! ```
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use admittance_core::load::{Class, Hashed};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Response, StatusCode};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{Measured, Shed, Shedder};
+
+/// What a request is, as far as shedding goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sorted(Option<(Class, Option<Hashed>)>);
+
+impl Sorted {
+    /// Never shed, and not measured: health checks.
+    #[must_use]
+    pub const fn exempt() -> Self {
+        Self(None)
+    }
+
+    /// Shed at random within its class.
+    #[must_use]
+    pub const fn any(class: Class) -> Self {
+        Self(Some((class, None)))
+    }
+
+    /// Shed by its key within its class.
+    #[must_use]
+    pub const fn key(class: Class, key: Hashed) -> Self {
+        Self(Some((class, Some(key))))
+    }
+}
+
+/// How a request that was shed is answered.
+pub trait RefuseShed<B> {
+    /// The response.
+    fn refuse(&self, shed: Shed) -> Response<B>;
+}
+
+impl<B, F: Fn(Shed) -> Response<B>> RefuseShed<B> for F {
+    fn refuse(&self, shed: Shed) -> Response<B> {
+        self(shed)
+    }
+}
+
+/// Answers 503 with the hint in `Retry-After`, in whole seconds, and an empty body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Busy;
+
+impl<B: Default> RefuseShed<B> for Busy {
+    fn refuse(&self, shed: Shed) -> Response<B> {
+        let mut response = Response::new(B::default());
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        let seconds = shed.retry.us().div_ceil(1_000_000);
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        response
+    }
+}
+
+/// Sheds in front of services.
+#[derive(Clone)]
+pub struct LoadLayer<S = (), R = Busy> {
+    shedder: Shedder,
+    sort: S,
+    refuse: R,
+}
+
+impl LoadLayer {
+    /// A layer that sheds at random, all of one class, and answers 503.
+    #[must_use]
+    pub fn new(shedder: Shedder) -> Self {
+        Self { shedder, sort: (), refuse: Busy }
+    }
+}
+
+impl<S, R> LoadLayer<S, R> {
+    /// Sorts requests like this: by class, by key.
+    #[must_use]
+    pub fn sort_with<T>(self, sort: T) -> LoadLayer<T, R> {
+        let Self { shedder, sort: _, refuse } = self;
+        LoadLayer { shedder, sort, refuse }
+    }
+
+    /// Answers what was shed like this.
+    #[must_use]
+    pub fn refuse_with<T>(self, refuse: T) -> LoadLayer<S, T> {
+        let Self { shedder, sort, refuse: _ } = self;
+        LoadLayer { shedder, sort, refuse }
+    }
+}
+
+impl<S, R> fmt::Debug for LoadLayer<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadLayer").field("shedder", &self.shedder).finish_non_exhaustive()
+    }
+}
+
+/// How a request is sorted: `()` sheds at random, a closure says.
+pub trait Sort<Q> {
+    /// What the request is.
+    fn sort(&self, request: &Q, shedder: &Shedder) -> Sorted;
+}
+
+impl<Q> Sort<Q> for () {
+    fn sort(&self, _: &Q, _: &Shedder) -> Sorted {
+        Sorted::any(Class::Default)
+    }
+}
+
+impl<Q, F: Fn(&Q, &Shedder) -> Sorted> Sort<Q> for F {
+    fn sort(&self, request: &Q, shedder: &Shedder) -> Sorted {
+        self(request, shedder)
+    }
+}
+
+impl<I, S: Clone, R: Clone> Layer<I> for LoadLayer<S, R> {
+    type Service = LoadService<I, S, R>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        LoadService { inner, layer: self.clone() }
+    }
+}
+
+/// A service that sheds.
+#[derive(Clone, Debug)]
+pub struct LoadService<I, S = (), R = Busy> {
+    inner: I,
+    layer: LoadLayer<S, R>,
+}
+
+impl<I, Q, B, S, R> Service<Q> for LoadService<I, S, R>
+where
+    I: Service<Q, Response = Response<B>>,
+    S: Sort<Q>,
+    R: RefuseShed<B>,
+{
+    type Response = Response<B>;
+    type Error = I::Error;
+    type Future = LoadFuture<I::Future, B>;
+
+    /// Ready when the inner service is: a shedder has no queue, it refuses.
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Q) -> Self::Future {
+        let LoadLayer { shedder, sort, refuse } = &self.layer;
+        let admitted = match sort.sort(&request, shedder).0 {
+            None => return LoadFuture::Exempt { future: self.inner.call(request) },
+            Some((class, None)) => shedder.admit_any(class),
+            Some((class, Some(hashed))) => shedder.admit_hashed(class, hashed),
+        };
+        match admitted {
+            Ok(root) => LoadFuture::Measured { future: root.measure(self.inner.call(request)) },
+            Err(shed) => LoadFuture::Shed { response: Some(refuse.refuse(shed)) },
+        }
+    }
+}
+
+pin_project! {
+    /// The response of a service that sheds: refused at once, or the service's own.
+    #[project = Projected]
+    #[allow(missing_docs, reason = "what is inside is the layer's own business")]
+    pub enum LoadFuture<F, B> {
+        /// The service's, measured.
+        Measured { #[pin] future: Measured<F> },
+        /// The service's, not measured.
+        Exempt { #[pin] future: F },
+        /// A refusal.
+        Shed { response: Option<Response<B>> },
+    }
+}
+
+impl<F, B> fmt::Debug for LoadFuture<F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured { .. } => "LoadFuture::Measured",
+            Self::Exempt { .. } => "LoadFuture::Exempt",
+            Self::Shed { .. } => "LoadFuture::Shed",
+        })
+    }
+}
+
+impl<F, B, E> Future for LoadFuture<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<B>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project() {
+            Projected::Measured { future } => future.poll(context),
+            Projected::Exempt { future } => future.poll(context),
+            Projected::Shed { response } => {
+                Poll::Ready(Ok(response.take().expect("a future is not polled after it is done")))
+            }
+        }
+    }
+}

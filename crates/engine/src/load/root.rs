@@ -1,0 +1,141 @@
+//! Admitted work, measured: how long it waited to begin, and how long it kept a worker.
+//!
+//! Root work is what came from outside and was admitted. What it spawns is not: children run from
+//! their worker's own queue, and the shortest of all waits says nothing about the queue that
+//! requests stand in.
+//!
+//! # Guarantee
+//! Work counts as waiting from its admission until it is first polled or dropped, whichever comes
+//! first, and once. It counts as ended once, also when it is dropped or panics.
+//!
+//! # Proven by
+//! `tests/load.rs`.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use admittance_core::Span;
+use admittance_core::load::Delays;
+use pin_project_lite::pin_project;
+
+use super::shedder::Shared;
+
+/// Work that was admitted and has not begun. Dropping it says that it never will.
+#[must_use = "work that is dropped counts as gone"]
+pub struct Root {
+    shared: Arc<Shared>,
+    admitted_ns: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Begun { busy_ns: u64 },
+    Ended,
+}
+
+impl Root {
+    #[inline]
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        shared.work.waiting.fetch_add(1, Ordering::Relaxed);
+        let admitted_ns = shared.clock.now_ns();
+        Self { shared, admitted_ns, state: State::Waiting }
+    }
+
+    /// Measures a future: it begins when it is first polled.
+    pub fn measure<F: Future>(self, future: F) -> Measured<F> {
+        Measured { future, root: self }
+    }
+
+    /// Runs a closure and measures it: for pools of threads.
+    pub fn run<T>(mut self, work: impl FnOnce() -> T) -> T {
+        let from_ns = self.enter();
+        let result = work();
+        self.leave(from_ns);
+        result
+    }
+
+    /// Where a worker takes it up; gives the time.
+    fn enter(&mut self) -> u64 {
+        let now_ns = self.shared.clock.now_ns();
+        if self.state == State::Waiting {
+            self.state = State::Begun { busy_ns: 0 };
+            let delay = Span::from_us(now_ns.saturating_sub(self.admitted_ns) / 1_000);
+            let work = &self.shared.work;
+            work.delays[Delays::bucket(delay)].fetch_add(1, Ordering::Relaxed);
+            work.begun.fetch_add(1, Ordering::Relaxed);
+            work.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        now_ns
+    }
+
+    /// Where the worker lays it down.
+    fn leave(&mut self, from_ns: u64) {
+        if let State::Begun { busy_ns } = &mut self.state {
+            let spent_ns = self.shared.clock.now_ns().saturating_sub(from_ns);
+            *busy_ns = busy_ns.saturating_add(spent_ns);
+        }
+    }
+
+    fn end(&mut self) {
+        match self.state {
+            State::Waiting => {
+                self.shared.work.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            State::Begun { busy_ns } => {
+                self.shared.work.busy_ns.fetch_add(busy_ns, Ordering::Relaxed);
+                self.shared.work.ended.fetch_add(1, Ordering::Relaxed);
+            }
+            State::Ended => {}
+        }
+        self.state = State::Ended;
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl fmt::Debug for Root {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Waiting => "waiting",
+            State::Begun { .. } => "begun",
+            State::Ended => "ended",
+        };
+        f.debug_tuple("Root").field(&state).finish()
+    }
+}
+
+pin_project! {
+    /// A future whose wait and whose time on workers are measured.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Measured<F> {
+        #[pin]
+        future: F,
+        root: Root,
+    }
+}
+
+impl<F: Future> Future for Measured<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let from_ns = this.root.enter();
+        let polled = this.future.poll(context);
+        this.root.leave(from_ns);
+        if polled.is_ready() {
+            this.root.end();
+        }
+        polled
+    }
+}
