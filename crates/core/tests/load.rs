@@ -11,12 +11,20 @@
 
 #[path = "load/chance.rs"]
 mod chance;
+#[path = "load/delay.rs"]
+mod delay;
 #[path = "load/hashes.rs"]
 mod hashes;
+#[path = "load/jitter.rs"]
+mod jitter;
+#[path = "load/laws.rs"]
+mod laws;
 #[path = "load/levels.rs"]
 mod levels;
 #[path = "load/places.rs"]
 mod places;
+#[path = "load/regulator.rs"]
+mod regulator;
 #[path = "load/rotation.rs"]
 mod rotation;
 #[path = "load/samples.rs"]
@@ -29,8 +37,9 @@ mod vectors;
 use std::cell::Cell;
 
 use admittance_core::Span;
-use admittance_core::load::{Delays, Recent};
+use admittance_core::load::{DelayRules, Delays, JitterRules, Recent};
 use hashes::{Keyed, Shipped, Twist, Written};
+use laws::{DelayFlaw, FloatJitter, JitterFlaw, Simple, shipped_delay, shipped_jitter};
 use levels::Flaw;
 use places::SEEDS;
 use samples::{Flawed, POPULATION, ROUNDED, WRAPPING};
@@ -47,6 +56,35 @@ fn holds(check: Check) {
 fn is_caught(mutant: impl std::fmt::Debug, check: Check) {
     let broken = check.expect_err(&format!("{mutant:?} passed"));
     println!("{mutant:?}: {broken}");
+}
+
+/// A law of the standard deviation with a flaw, to hand to a check.
+fn jittery(flaw: JitterFlaw) -> impl Fn(JitterRules) -> FloatJitter {
+    move |rules| FloatJitter::new(rules, flaw)
+}
+
+/// A law of the standing queue with a flaw.
+fn simple(flaw: DelayFlaw) -> impl Fn(DelayRules, usize) -> Simple {
+    move |rules, paths| Simple::new(rules, paths, flaw)
+}
+
+/// A check of the law of the standing queue holds for what ships and for a simple writing of it,
+/// and catches each of the flaws.
+macro_rules! law_holds {
+    ($check:path, $($flaw:ident),+) => {
+        holds($check(shipped_delay));
+        holds($check(simple(DelayFlaw::None)));
+        $(is_caught(DelayFlaw::$flaw, $check(simple(DelayFlaw::$flaw)));)+
+    };
+}
+
+/// The same for the law of the standard deviation.
+macro_rules! jitter_holds {
+    ($check:path, $($flaw:ident),+) => {
+        holds($check(shipped_jitter));
+        holds($check(jittery(JitterFlaw::None)));
+        $(is_caught(JitterFlaw::$flaw, $check(jittery(JitterFlaw::$flaw)));)+
+    };
 }
 
 #[test]
@@ -219,4 +257,92 @@ fn a_window_of_delays_is_exact_and_says_what_the_original_says() {
     is_caught("rounded", samples::is_exact::<Flawed<ROUNDED>>());
     holds(samples::says_what_the_original_says::<Recent>());
     is_caught("population", samples::says_what_the_original_says::<Flawed<POPULATION>>());
+}
+
+#[test]
+fn the_law_of_the_deviation_goes_through_the_documented_sequence() {
+    jitter_holds!(jitter::the_documented_sequence, RoundedUp, OtherExponent);
+}
+
+#[test]
+fn the_law_of_the_deviation_answers_the_rows_of_the_original() {
+    jitter_holds!(jitter::the_rows_of_the_original, DecreaseNeedsLoad, Population);
+}
+
+#[test]
+fn steps_of_the_law_of_the_deviation_grow_and_begin_anew() {
+    jitter_holds!(jitter::steps_grow_and_begin_anew, NoReset, RoundedUp, OtherExponent);
+}
+
+#[test]
+fn a_threshold_of_the_law_of_the_deviation_is_neither_above_nor_below() {
+    jitter_holds!(jitter::a_threshold_is_neither_above_nor_below, Population);
+}
+
+#[test]
+fn two_million_healthy_intervals_do_not_flip_the_law_of_the_deviation() {
+    jitter_holds!(jitter::a_long_run_does_not_overflow, Unbounded);
+}
+
+#[test]
+fn a_cut_is_the_formula_exactly_and_a_delay_of_the_target_is_not_too_long() {
+    law_holds!(
+        delay::a_cut_is_what_rationals_say,
+        CutUnbounded,
+        CutByDelay,
+        NoFloor,
+        TargetIsTooLong
+    );
+}
+
+#[test]
+fn nothing_falls_below_the_floor() {
+    law_holds!(delay::the_floor_is_the_least, NoFloor);
+}
+
+#[test]
+fn after_a_cut_the_queue_gets_the_time_to_drain() {
+    law_holds!(delay::a_cut_is_held_for_a_drain, NoHold);
+    law_holds!(delay::what_drains_is_not_cut, NoHold, CutsWhileDraining);
+}
+
+#[test]
+fn with_little_delay_everything_is_admitted_again_within_ten_seconds_whatever_the_load() {
+    law_holds!(delay::it_rises_whatever_the_load, RiseNeedsLoad, RiseSlow, RiseAtOnce);
+}
+
+#[test]
+fn it_rises_by_half_to_the_good_level_and_then_in_growing_steps() {
+    law_holds!(delay::steps_are_half_as_much_then_growing, RiseSlow, RiseAtOnce, StepsStaySmall);
+}
+
+#[test]
+fn probes_that_do_not_come_back_cut_by_their_age_and_young_ones_say_nothing() {
+    law_holds!(delay::an_unfinished_probe_says_its_age, AgesIgnored, YoungAgesCount);
+}
+
+#[test]
+fn too_few_samples_decide_nothing_and_are_forgotten() {
+    law_holds!(delay::few_samples_decide_nothing, FewDecide, FewAreKept);
+}
+
+#[test]
+fn the_path_where_work_waits_longest_decides() {
+    law_holds!(delay::the_worst_path_decides, BestPath);
+}
+
+#[test]
+fn a_burst_is_no_queue() {
+    law_holds!(delay::a_burst_is_no_queue, HighPercentile);
+}
+
+#[test]
+fn one_probe_is_enough_at_rest_and_ten_are_sent_when_something_waited() {
+    law_holds!(delay::probes_are_few_while_it_is_calm, NeverCalm, AlwaysCalm);
+}
+
+#[test]
+fn no_input_makes_a_law_panic_or_leave_its_range() {
+    law_holds!(delay::nothing_makes_it_leave_its_range, NoFloor, HoldIsClamped);
+    holds(delay::nothing_makes_a_deviation_overflow(shipped_jitter));
 }
