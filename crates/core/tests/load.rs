@@ -312,6 +312,11 @@ fn with_little_delay_everything_is_admitted_again_within_ten_seconds_whatever_th
 }
 
 #[test]
+fn it_rises_every_time_even_from_nothing() {
+    law_holds!(delay::it_rises_even_from_nothing, StuckAtNothing);
+}
+
+#[test]
 fn it_rises_by_half_to_the_good_level_and_then_in_growing_steps() {
     law_holds!(delay::steps_are_half_as_much_then_growing, RiseSlow, RiseAtOnce, StepsStaySmall);
 }

@@ -194,6 +194,28 @@ pub(crate) fn it_rises_whatever_the_load<L: Law>(new: impl Fn(DelayRules, usize)
     Ok(format!("from the floor to everything in {slowest} intervals at most"))
 }
 
+/// Without a floor, or with one of a few parts of 2^32, it still rises every time.
+pub(crate) fn it_rises_even_from_nothing<L: Law>(new: impl Fn(DelayRules, usize) -> L) -> Check {
+    for (floor, begun) in [(0, 0), (0, 1_000), (1, 0), (5, 1_000)] {
+        let floor = Level::from_parts(floor);
+        let mut driven = Driven::new(new(DelayRules { floor, ..DelayRules::default() }, 1));
+        driven.begun = begun;
+        let mut level = driven.sink();
+        for count in 0..200 {
+            driven.record(0, LOW, 20);
+            let next = driven.after(250_000).level;
+            if next <= level && level < Level::FULL {
+                return Err(format!("{level:?} did not rise in step {count}"));
+            }
+            level = next;
+        }
+        if level != Level::FULL {
+            return Err(format!("{level:?} after 50 s of low delay"));
+        }
+    }
+    Ok(String::from("from nothing to everything"))
+}
+
 /// Below what could be served it is half as much again, exactly; above, steps that grow.
 pub(crate) fn steps_are_half_as_much_then_growing<L: Law>(
     new: impl Fn(DelayRules, usize) -> L,

@@ -155,6 +155,8 @@ pub(crate) enum DelayFlaw {
     RiseSlow,
     /// All at once.
     RiseAtOnce,
+    /// Half as much again as nothing is nothing.
+    StuckAtNothing,
     /// Steps above the good level that stay as small as the first.
     StepsStaySmall,
     AgesIgnored,
@@ -276,7 +278,8 @@ impl Simple {
                 self.level + self.level * (run * run * run).isqrt() / 512
             }
         };
-        self.level = next.max(self.level + 1).min(FULL);
+        let least = self.level + u64::from(!self.is(DelayFlaw::StuckAtNothing));
+        self.level = next.max(least).min(FULL);
     }
 }
 

@@ -7,6 +7,8 @@ use admittance_core::load::{
 };
 use admittance_core::{Micros, Span};
 
+use crate::timeline::{generator, long, spread};
+
 fn regulator() -> Regulator {
     Regulator::new(Law::default(), 1).unwrap()
 }
@@ -65,6 +67,37 @@ fn while_a_class_lacks_room_the_classes_after_it_are_refused() {
     let seen = Seen { crowded: Some(Class::Critical), ..Seen::default() };
     let found = law.adjust(Micros::ZERO, &seen, &Traffic::NONE);
     assert_eq!(found.cutoff, Cutoff::through(Class::Critical));
+}
+
+/// Any traffic, up to the largest counts: who is admitted is who the level admits of traffic that
+/// fades by half in each interval.
+#[test]
+fn the_cut_off_is_that_of_the_level_over_recent_traffic() {
+    let mut rng = generator(131);
+    for _ in 0..long(100) {
+        let mut law = regulator();
+        let mut recent = Traffic::NONE;
+        for step in 1..20u64 {
+            let mut since = Traffic::NONE;
+            for cell in since.0.iter_mut().flatten() {
+                *cell = match rng.u8(..8) {
+                    0 => u64::MAX,
+                    1..4 => 0,
+                    _ => spread(&mut rng, u64::MAX),
+                };
+            }
+            recent.fade(&since);
+            let mut delays = Delays::default();
+            delays.add(Delays::bucket(Span::from_us(spread(&mut rng, 50_000))), 20);
+            law.worked(0, &delays);
+            let crowded = rng.bool().then(|| Class::ALL[rng.usize(..4)]);
+            let seen = Seen { crowded, offered: u64::MAX, ..Seen::default() };
+            let now = Micros::from_epoch_ms(step * 250).unwrap();
+            let found = law.adjust(now, &seen, &since);
+            let open = crowded.map_or(Cutoff::OPEN, Cutoff::through);
+            assert_eq!(found.cutoff, Cutoff::new(found.level, &recent).min(open));
+        }
+    }
 }
 
 #[test]
