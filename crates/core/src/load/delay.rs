@@ -130,7 +130,9 @@ impl Delay {
         self.quiet = if slow { 0 } else { self.quiet.saturating_add(1) };
         let (mean, spread) = self.shown();
         let delay = self.worst();
-        let queued = delay.is_some_and(|delay| delay > self.rules.target);
+        // What a bucket cannot tell from the target is not above it.
+        let above = |delay| Delays::bucket(delay) > Delays::bucket(self.rules.target);
+        let queued = delay.is_some_and(above);
         self.rates.learn(seen, queued);
         match delay {
             Some(delay) if queued => self.fall(now, delay),
@@ -142,7 +144,8 @@ impl Delay {
 
     fn fall(&mut self, now: Micros, delay: Span) {
         if let Some((before, at)) = self.cut {
-            let drain = before.clamp(self.rules.interval, HOLD_MAX);
+            // An interval may be longer than the longest hold.
+            let drain = before.min(HOLD_MAX).max(self.rules.interval);
             if now.since(at) < drain {
                 return;
             }
