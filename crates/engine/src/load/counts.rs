@@ -55,9 +55,10 @@ impl Counts {
         Self { owned: Box::new(std::array::from_fn(|_| Stripe::new())), shared: Box::default() }
     }
 
-    /// Counts one answer.
+    /// Counts one answer and gives it back: with nothing left to do after the slow way, the quick
+    /// one saves no registers.
     #[inline]
-    pub(super) fn count(&self, class: Class, place: Place, refused: bool) {
+    pub(super) fn count(&self, class: Class, place: Place, refused: bool) -> bool {
         let (class, cohort) = (class.index(), Traffic::cohort(place));
         let Some(stripe) = self.owned.get(OWN.get()) else {
             return self.count_slowly(class, cohort, refused);
@@ -66,21 +67,25 @@ impl Counts {
         if refused {
             raise(&stripe.refused[class]);
         }
+        refused
     }
 
     /// The first time on a thread, and on threads that share.
     #[cold]
-    fn count_slowly(&self, class: usize, cohort: usize, refused: bool) {
+    fn count_slowly(&self, class: usize, cohort: usize, refused: bool) -> bool {
         match self.owned.get(claim()) {
             Some(stripe) => {
                 raise(&stripe.offered[class][cohort]);
-                stripe.refused[class].fetch_add(u64::from(refused), Ordering::Relaxed);
+                if refused {
+                    raise(&stripe.refused[class]);
+                }
             }
             None => {
                 self.shared.offered[class][cohort].fetch_add(1, Ordering::Relaxed);
                 self.shared.refused[class].fetch_add(u64::from(refused), Ordering::Relaxed);
             }
         }
+        refused
     }
 
     /// Counts a refusal of what was counted as admitted.

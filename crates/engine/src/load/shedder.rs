@@ -260,9 +260,7 @@ impl Shared {
     fn admits(&self, class: Class, hashed: Hashed) -> bool {
         let place = hashed.place(Moment::from_bits(self.words.moment.load(Ordering::Relaxed)));
         let cutoff = Cutoff::from_bits(self.words.cutoff.load(Ordering::Relaxed));
-        let admits = cutoff.admits(class, place);
-        self.counts.count(class, place, !admits);
-        admits
+        !self.counts.count(class, place, !cutoff.admits(class, place))
     }
 
     /// Takes a place among those that wait, if there is one or it is critical.
