@@ -50,7 +50,7 @@ pub(super) fn run(effort: Effort) {
 fn scenario<K: LoadKey + Key + Fold>(name: &str, keys: &[K], effort: Effort) -> Scenario {
     let open = Shedder::new(LoadRules::default()).expect("valid rules");
     let (shut, held) = drowned();
-    let limit = Gcra { limit: 1 << 30, period: Span::from_secs(1), burst: 1 << 30 };
+    let limit = Gcra { limit: 1 << 28, period: Span::from_secs(1), burst: 1 << 28 };
     let limiter = Limiter::new(Tat::gcra(limit).expect("exact"));
     let seed = Seed(black_box(7));
     let fold = foldhash::quality::FixedState::with_seed(black_box(7));

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use admittance_core::load::{
@@ -76,7 +76,7 @@ struct Words {
 #[repr(align(64))]
 pub(super) struct Work {
     /// Admitted and not begun.
-    pub(super) waiting: AtomicI64,
+    pub(super) waiting: AtomicU64,
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
     pub(super) busy_ns: AtomicU64,
@@ -194,7 +194,7 @@ impl Shedder {
         if !self.0.admits(class, hashed) {
             return Err(Shed { class, retry: self.0.until_adjusted() });
         }
-        if class != Class::Critical && !self.0.has_room() {
+        if !self.0.queue(class) {
             self.0.counts.refuse(class);
             self.0.work.crowded.fetch_or(1 << class.index(), Ordering::Relaxed);
             return Err(Shed { class, retry: self.0.until_adjusted() });
@@ -265,9 +265,15 @@ impl Shared {
         admits
     }
 
-    fn has_room(&self) -> bool {
-        let waiting = self.work.waiting.load(Ordering::Relaxed).max(0).unsigned_abs();
-        waiting < self.words.room.load(Ordering::Relaxed)
+    /// Takes a place among those that wait, if there is one or it is critical.
+    fn queue(&self, class: Class) -> bool {
+        // In one step: threads that ask at once do not all see the same last place.
+        let room = match class {
+            Class::Critical => u64::MAX,
+            _ => self.words.room.load(Ordering::Relaxed),
+        };
+        let place = |waiting: u64| (waiting < room).then_some(waiting.saturating_add(1));
+        self.work.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
     }
 
     fn until_adjusted(&self) -> Span {
@@ -292,7 +298,9 @@ impl Shared {
     pub(super) fn open(&self) {
         self.words.cutoff.store(Cutoff::OPEN.to_bits(), Ordering::Relaxed);
         self.words.room.store(u64::MAX, Ordering::Relaxed);
-        self.shown_mut().last = Shown::new().last;
+        self.words.adjusts_at_ns.store(0, Ordering::Relaxed);
+        let mut shown = self.shown_mut();
+        *shown = Shown { last: Shown::new().last, stuck_workers: 0, ..*shown };
     }
 
     pub(super) fn shown(&self) -> Shown {
@@ -307,7 +315,7 @@ impl Shared {
 impl Work {
     fn new() -> Self {
         Self {
-            waiting: AtomicI64::new(0),
+            waiting: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
