@@ -304,6 +304,7 @@ fn nothing_falls_below_the_floor() {
 fn after_a_cut_the_queue_gets_the_time_to_drain() {
     law_holds!(delay::a_cut_is_held_for_a_drain, NoHold);
     law_holds!(delay::what_drains_is_not_cut, NoHold, CutsWhileDraining);
+    law_holds!(delay::a_new_queue_is_cut_at_once, HoldOutlivesTheQueue);
 }
 
 #[test]
@@ -343,7 +344,7 @@ fn a_burst_is_no_queue() {
 
 #[test]
 fn one_probe_is_enough_at_rest_and_ten_are_sent_when_something_waited() {
-    law_holds!(delay::probes_are_few_while_it_is_calm, NeverCalm, AlwaysCalm);
+    law_holds!(delay::probes_are_few_while_it_is_calm, NeverCalm, AlwaysCalm, CalmAtOnce);
 }
 
 #[test]

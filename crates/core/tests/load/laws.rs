@@ -149,6 +149,8 @@ pub(crate) enum DelayFlaw {
     NoHold,
     /// A queue that drains is cut all the same.
     CutsWhileDraining,
+    /// A hold goes on after the queue is gone: the next queue waits for it.
+    HoldOutlivesTheQueue,
     /// The original's gate: what was shed lowers the load that a rise would need.
     RiseNeedsLoad,
     /// One percent at a time.
@@ -169,6 +171,8 @@ pub(crate) enum DelayFlaw {
     HighPercentile,
     NeverCalm,
     AlwaysCalm,
+    /// One interval without a long wait is enough.
+    CalmAtOnce,
     /// What a bucket cannot tell from the target is above it.
     TargetIsTooLong,
     /// A hold between the interval and a second: a panic if the interval is longer.
@@ -261,7 +265,9 @@ impl Simple {
     }
 
     fn rise(&mut self, now: Micros, seen: &Seen) {
-        self.cut = None;
+        if !self.is(DelayFlaw::HoldOutlivesTheQueue) {
+            self.cut = None;
+        }
         if self.is(DelayFlaw::RiseNeedsLoad) && !seen.load.reaches(800) || now < self.rises_at {
             return;
         }
@@ -316,7 +322,8 @@ impl Law for Simple {
             Some(_) => self.rise(now, seen),
             None => {}
         }
-        let calm = self.level == FULL && self.quiet >= 10;
+        let rest = if self.is(DelayFlaw::CalmAtOnce) { 1 } else { 10 };
+        let calm = self.level == FULL && self.quiet >= rest;
         let calm = (calm || self.is(DelayFlaw::AlwaysCalm)) && !self.is(DelayFlaw::NeverCalm);
         let probes = if calm { 1 } else { 10 };
         Verdict { level: Level::from_parts(self.level), run: 0, probes }

@@ -28,6 +28,9 @@ fn there_is_room_for_what_is_done_within_the_longest_wait_and_for_one_each_at_le
     let steady = seen(100, Span::from_ms(100), 4);
     assert_eq!(room(&mut law, &steady), 200);
     assert_eq!(room(&mut law, &unknown), 200, "it is remembered");
+    // Five times slower for once: alone that would leave room for forty.
+    let after = room(&mut law, &seen(100, Span::from_ms(500), 4));
+    assert!((60..180).contains(&after), "one interval moves it a little: {after}");
     // Work that grows slower by far: one each, in the end.
     for _ in 0..100 {
         room(&mut law, &seen(1, Span::from_secs(10), 4));
