@@ -142,7 +142,7 @@ impl<E: Executor> Driver<E> {
         let lost = self.flight.lost();
         self.adjusted_ns = now_ns;
         self.adjusts_at_ns = now_ns.saturating_add(self.interval_ns);
-        self.shared.apply(&adjustment, self.adjusts_at_ns);
+        self.shared.apply(&adjustment, self.adjusts_at_ns, seen.load.workers);
         self.pace(adjustment.probes);
         self.probes_at_ns = now_ns;
         let stuck_workers = self.executor.stuck_workers(now_ns);
