@@ -54,10 +54,12 @@ fn main() -> ExitCode {
         }
         ["load"] => load::run(load::FULL, ""),
         ["load", "--quick"] => load::run(load::QUICK, ""),
-        ["load", "--quick", "--only", name @ ("reject" | "probes")] => {
+        ["load", "--quick", "--only", name @ ("reject" | "probes" | "service")] => {
             load::run(load::QUICK, name);
         }
-        ["load", "--only", name @ ("reject" | "probes")] => load::run(load::FULL, name),
+        ["load", "--only", name @ ("reject" | "probes" | "service")] => {
+            load::run(load::FULL, name);
+        }
         ["backend", places] => match places.parse() {
             Ok(places) => concurrency::closed_loop::backend(places),
             Err(_) => return ExitCode::from(2),
@@ -75,7 +77,7 @@ fn main() -> ExitCode {
                  acquire|closed-loop|coordinator]"
             );
             eprintln!("       admittance-bench cost [--quick] [--only inproc|service|stores]");
-            eprintln!("       admittance-bench load [--quick] [--only reject|probes]");
+            eprintln!("       admittance-bench load [--quick] [--only reject|probes|service]");
             return ExitCode::from(2);
         }
     }
