@@ -1,5 +1,5 @@
-//! Load: what asking a shedder costs beside the bare keyed hash, what its probes cost a process that
-//! has nothing to do, and what shedding does for a service that is behind.
+//! Load: what asking a shedder costs beside the bare keyed hash, what its probes cost a process
+//! that has nothing to do, and what shedding does for a service that is behind.
 
 mod probes;
 mod reject;
