@@ -85,6 +85,7 @@ pub(super) struct Delay {
     /// Per path: what was recorded, and for how many intervals it has been too little to judge.
     paths: Vec<(Delays, u32)>,
     rates: Rates,
+    pace: Pace,
     /// How many intervals in a row nothing waited too long.
     quiet: u32,
 }
@@ -100,6 +101,7 @@ impl Delay {
             rises_at: Micros::ZERO,
             paths: vec![(Delays::default(), 0); paths],
             rates: Rates::default(),
+            pace: Pace::default(),
             quiet: QUIET,
         }
     }
@@ -129,18 +131,25 @@ impl Delay {
         let slow = self.paths.iter().any(|(delays, _)| delays.above(self.rules.target) > 0);
         self.quiet = if slow { 0 } else { self.quiet.saturating_add(1) };
         let (mean, spread) = self.shown();
-        let delay = self.worst();
-        let queued = delay.is_some_and(|delay| delay > self.rules.target);
+        self.pace.learn(seen);
+        let (delay, target) = (self.worst(), self.target());
+        let queued = delay.is_some_and(|delay| delay > target);
         self.rates.learn(seen, queued);
         match delay {
-            Some(delay) if queued => self.fall(now, delay),
+            Some(delay) if queued => self.fall(now, delay, target, seen),
             Some(_) => self.rise(now),
             None => {}
         }
         Fixed { level: self.level, run: self.run, mean, spread }
     }
 
-    fn fall(&mut self, now: Micros, delay: Span) {
+    /// How long work may wait: where few are done at a time, as long as a few take.
+    fn target(&self) -> Span {
+        let few = self.pace.0.map_or(0, |each| each.saturating_mul(FEW) / 256);
+        Span::from_us(few.min(self.rules.wait_max.us() / 2).max(self.rules.target.us()))
+    }
+
+    fn fall(&mut self, now: Micros, delay: Span, target: Span, seen: &Seen) {
         if let Some((before, at)) = self.cut {
             let drain = before.clamp(self.rules.interval, HOLD_MAX);
             if now.since(at) < drain {
@@ -153,15 +162,27 @@ impl Delay {
             }
         }
         let before = self.level;
-        let target = self.rules.target.us();
+        let target = target.us();
         let over = delay.us().min(2 * target) - target;
         // 1 − ½·(d − t)/t, which is ½ at twice the target.
         let cut = before.times(2 * target - over, 2 * target);
-        self.level = cut.max(self.rules.floor);
+        let enough = self.enough(delay, seen).min(before);
+        self.level = cut.max(enough).max(self.rules.floor);
         self.good = Level::from_parts((before.parts() + self.level.parts()) / 2);
         self.cut = Some((delay, now));
         self.run = (self.run.min(0) - 1).max(-RUN_MAX);
         self.rises_at = now;
+    }
+
+    /// The level at which a queue of this delay is gone after a few intervals, if work begins.
+    fn enough(&self, delay: Span, seen: &Seen) -> Level {
+        match self.rates.good() {
+            Some(good) if seen.begun > 0 => {
+                let long = self.rules.interval.us() * DRAIN;
+                good.times(long - delay.us().min(long / 2), long)
+            }
+            _ => Level::NOTHING,
+        }
     }
 
     fn rise(&mut self, now: Micros) {
@@ -174,15 +195,11 @@ impl Delay {
         }
         self.rises_at = now + self.rules.rise_every;
         let good = self.rates.good().unwrap_or(self.good);
-        let least = Level::from_parts(self.level.parts() + 1);
-        if self.level < good {
-            self.run = 0;
-            self.level = self.level.times(3, 2).min(good).max(least);
-            return;
-        }
         self.run = (self.run.max(0) + 1).min(RUN_MAX);
         let step = growth(self.run.unsigned_abs());
-        self.level = self.level.times(STEP_PARTS + step, STEP_PARTS).max(least);
+        let least = Level::from_parts(self.level.parts() + 1);
+        let beyond = self.level.times(STEP_PARTS + step, STEP_PARTS).max(least);
+        self.level = self.level.times(3, 2).min(good).max(beyond);
     }
 
     /// The low percentile of the worst path. What is too little to judge is kept a while.
@@ -209,10 +226,27 @@ impl Delay {
     }
 }
 
-/// What is offered and what could be served, per second.
+/// How long the workers take for one piece of work, all of them together, in 2^-8 us; nothing where
+/// that is not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pace(Option<u64>);
+
+impl Pace {
+    fn learn(&mut self, seen: &Seen) {
+        let all = u128::from(seen.ended) * u128::from(seen.load.workers.max(1));
+        if all == 0 {
+            return;
+        }
+        let each = u128::from(seen.busy.us()) * 256 / all;
+        let each = u64::try_from(each).unwrap_or(u64::MAX);
+        self.0 = Some(self.0.map_or(each, |pace| pace - pace / 8 + each / 8));
+    }
+}
+
+/// What is offered and what could be served, in thousandths per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rates {
-    offered: u64,
+    offered: Option<u64>,
     served: Option<u64>,
 }
 
@@ -221,19 +255,20 @@ impl Rates {
         let us = seen.elapsed.us().max(1);
         let rate = |count: u64| {
             let rate = u128::from(count) * 1_000_000_000 / u128::from(us);
-            u64::try_from(rate).unwrap_or(u64::MAX) / 2
+            u64::try_from(rate).unwrap_or(u64::MAX)
         };
-        self.offered = self.offered / 2 + rate(seen.offered);
-        if queued && seen.begun > 0 {
-            let new = rate(seen.begun);
-            self.served = Some(self.served.map_or(new * 2, |served| served / 2 + new));
+        let mix = |old: Option<u64>, new: u64| old.map_or(new, |old| old - old / 4 + new / 4);
+        self.offered = Some(mix(self.offered, rate(seen.offered)));
+        let begun = rate(seen.begun);
+        if seen.begun > 0 && (queued || self.served.is_none_or(|served| begun > served)) {
+            self.served = Some(mix(self.served, begun));
         }
     }
 
     /// A little less than what could be served of what is offered now.
     fn good(&self) -> Option<Level> {
         let served = self.served?;
-        Some(Level::ratio(served - served / 32, self.offered))
+        Some(Level::ratio(served - served / 32, self.offered?))
     }
 }
 
@@ -249,6 +284,10 @@ const QUIET: u32 = 10;
 /// However long work waits, the next cut is not later than this.
 const HOLD_MAX: Span = Span::from_secs(1);
 /// Of how many parts of the level a step up is one.
-const STEP_PARTS: u64 = 512;
+const STEP_PARTS: u64 = 256;
 /// The largest step is then a seventh of the level.
 const RUN_MAX: i64 = 64;
+/// So many pieces of work that wait are not a queue, but chance.
+const FEW: u64 = 8;
+/// Within how many intervals a queue is to drain.
+const DRAIN: u64 = 4;
