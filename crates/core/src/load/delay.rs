@@ -132,11 +132,11 @@ impl Delay {
         self.quiet = if slow { 0 } else { self.quiet.saturating_add(1) };
         let (mean, spread) = self.shown();
         self.pace.learn(seen);
-        let (delay, target) = (self.worst(), self.target());
-        let queued = delay.is_some_and(|delay| delay > target);
+        let (worst, target) = (self.worst(), self.target());
+        let queued = worst.is_some_and(|(delay, _)| delay > target);
         self.rates.learn(seen, queued);
-        match delay {
-            Some(delay) if queued => self.fall(now, delay, target, seen),
+        match worst {
+            Some((delay, longest)) if queued => self.fall(now, (delay, longest), target, seen),
             Some(_) => self.rise(now),
             None => {}
         }
@@ -149,10 +149,14 @@ impl Delay {
         Span::from_us(few.min(self.rules.wait_max.us() / 2).max(self.rules.target.us()))
     }
 
-    fn fall(&mut self, now: Micros, delay: Span, target: Span, seen: &Seen) {
-        if let Some((before, at)) = self.cut {
-            let drain = before.clamp(self.rules.interval, HOLD_MAX);
-            if now.since(at) < drain {
+    fn fall(&mut self, now: Micros, (delay, longest): (Span, Span), target: Span, seen: &Seen) {
+        let enough = self.enough(delay, seen);
+        if let Some((before, at)) = self.cut
+            && enough.is_none_or(|enough| self.level <= enough.times(5, 4))
+        {
+            // What begins now was admitted before the cut, and says nothing about it.
+            let shows = Span::from_us(longest.us().saturating_add(self.rules.interval.us()));
+            if now.since(at) < shows.min(HOLD_MAX) {
                 return;
             }
             // It drains: what is admitted now is less than what is done.
@@ -166,23 +170,22 @@ impl Delay {
         let over = delay.us().min(2 * target) - target;
         // 1 − ½·(d − t)/t, which is ½ at twice the target.
         let cut = before.times(2 * target - over, 2 * target);
-        let enough = self.enough(delay, seen).min(before);
-        self.level = cut.max(enough).max(self.rules.floor);
+        let least = enough.unwrap_or(Level::NOTHING).min(before).max(self.rules.floor);
+        self.level = cut.max(least);
         self.good = Level::from_parts((before.parts() + self.level.parts()) / 2);
         self.cut = Some((delay, now));
         self.run = (self.run.min(0) - 1).max(-RUN_MAX);
         self.rises_at = now;
     }
 
-    /// The level at which a queue of this delay is gone after a few intervals, if work begins.
-    fn enough(&self, delay: Span, seen: &Seen) -> Level {
-        match self.rates.good() {
-            Some(good) if seen.begun > 0 => {
-                let long = self.rules.interval.us() * DRAIN;
-                good.times(long - delay.us().min(long / 2), long)
-            }
-            _ => Level::NOTHING,
+    /// The level at which a queue of this delay is gone after a few intervals; nothing if work does
+    /// not begin, or that is not counted.
+    fn enough(&self, delay: Span, seen: &Seen) -> Option<Level> {
+        if seen.begun == 0 {
+            return None;
         }
+        let long = self.rules.interval.us() * DRAIN;
+        Some(self.rates.good()?.times(long - delay.us().min(long / 2), long))
     }
 
     fn rise(&mut self, now: Micros) {
@@ -202,12 +205,13 @@ impl Delay {
         self.level = self.level.times(3, 2).min(good).max(beyond);
     }
 
-    /// The low percentile of the worst path. What is too little to judge is kept a while.
-    fn worst(&mut self) -> Option<Span> {
+    /// The low percentile of the worst path, and the high one. What is too little to judge is kept a while.
+    fn worst(&mut self) -> Option<(Span, Span)> {
         let mut worst = None;
         for (delays, kept) in &mut self.paths {
             if delays.count() >= ENOUGH {
-                worst = worst.max(delays.percentile(LOW_PERCENTILE));
+                let high = delays.percentile(100 - LOW_PERCENTILE);
+                worst = worst.max(delays.percentile(LOW_PERCENTILE).zip(high));
             } else if *kept < KEPT_MAX {
                 *kept += 1;
                 continue;
