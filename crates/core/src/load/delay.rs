@@ -172,7 +172,9 @@ impl Delay {
         let cut = before.times(2 * target - over, 2 * target);
         let least = enough.unwrap_or(Level::NOTHING).min(before).max(self.rules.floor);
         self.level = cut.max(least);
-        self.good = Level::from_parts((before.parts() + self.level.parts()) / 2);
+        // After small steps up it was nearly right; after another cut it was not.
+        let (good, of) = if self.run > 0 { (15, 16) } else { (3, 4) };
+        self.good = before.times(good, of).max(self.level);
         self.cut = Some((delay, now));
         self.run = (self.run.min(0) - 1).max(-RUN_MAX);
         self.rises_at = now;
