@@ -85,7 +85,6 @@ pub(super) struct Delay {
     /// Per path: what was recorded, and for how many intervals it has been too little to judge.
     paths: Vec<(Delays, u32)>,
     rates: Rates,
-    pace: Pace,
     /// How many intervals in a row nothing waited too long.
     quiet: u32,
 }
@@ -101,7 +100,6 @@ impl Delay {
             rises_at: Micros::ZERO,
             paths: vec![(Delays::default(), 0); paths],
             rates: Rates::default(),
-            pace: Pace::default(),
             quiet: QUIET,
         }
     }
@@ -131,28 +129,23 @@ impl Delay {
         let slow = self.paths.iter().any(|(delays, _)| delays.above(self.rules.target) > 0);
         self.quiet = if slow { 0 } else { self.quiet.saturating_add(1) };
         let (mean, spread) = self.shown();
-        self.pace.learn(seen);
-        let (worst, target) = (self.worst(), self.target());
-        let queued = worst.is_some_and(|(delay, _)| delay > target);
+        let worst = self.worst();
+        let queued = worst.is_some_and(|(delay, _)| delay > self.rules.target);
         self.rates.learn(seen, queued);
         match worst {
-            Some((delay, longest)) if queued => self.fall(now, (delay, longest), target, seen),
+            Some((delay, longest)) if queued => self.fall(now, delay, longest, seen),
             Some(_) => self.rise(now),
             None => {}
         }
         Fixed { level: self.level, run: self.run, mean, spread }
     }
 
-    /// How long work may wait: where few are done at a time, as long as a few take.
-    fn target(&self) -> Span {
-        let few = self.pace.0.map_or(0, |each| each.saturating_mul(FEW) / 256);
-        Span::from_us(few.min(self.rules.wait_max.us() / 2).max(self.rules.target.us()))
-    }
-
-    fn fall(&mut self, now: Micros, (delay, longest): (Span, Span), target: Span, seen: &Seen) {
+    fn fall(&mut self, now: Micros, delay: Span, longest: Span, seen: &Seen) {
         let enough = self.enough(delay, seen);
+        // More is admitted than is done: that need not be seen again.
+        let is_known = enough.is_some_and(|enough| self.level > enough.times(5, 4));
         if let Some((before, at)) = self.cut
-            && enough.is_none_or(|enough| self.level <= enough.times(5, 4))
+            && !is_known
         {
             // What begins now was admitted before the cut, and says nothing about it.
             let shows = Span::from_us(longest.us().saturating_add(self.rules.interval.us()));
@@ -166,11 +159,13 @@ impl Delay {
             }
         }
         let before = self.level;
-        let target = target.us();
+        let target = self.rules.target.us();
         let over = delay.us().min(2 * target) - target;
         // 1 − ½·(d − t)/t, which is ½ at twice the target.
         let cut = before.times(2 * target - over, 2 * target);
-        let least = enough.unwrap_or(Level::NOTHING).min(before).max(self.rules.floor);
+        // Cuts that did not help say that the count misleads: one key may be much of the work.
+        let trusted = enough.filter(|_| is_known || self.run > -MISLED);
+        let least = trusted.unwrap_or(Level::NOTHING).min(before).max(self.rules.floor);
         self.level = cut.max(least);
         // After small steps up it was nearly right; after another cut it was not.
         let (good, of) = if self.run > 0 { (15, 16) } else { (3, 4) };
@@ -207,7 +202,8 @@ impl Delay {
         self.level = self.level.times(3, 2).min(good).max(beyond);
     }
 
-    /// The low percentile of the worst path, and the high one. What is too little to judge is kept a while.
+    /// The low percentile of the worst path, and the high one. What is too little to judge is kept
+    /// a while.
     fn worst(&mut self) -> Option<(Span, Span)> {
         let mut worst = None;
         for (delays, kept) in &mut self.paths {
@@ -229,23 +225,6 @@ impl Delay {
             all.merge(delays);
         }
         all.mean_and_spread()
-    }
-}
-
-/// How long the workers take for one piece of work, all of them together, in 2^-8 us; nothing where
-/// that is not measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pace(Option<u64>);
-
-impl Pace {
-    fn learn(&mut self, seen: &Seen) {
-        let all = u128::from(seen.ended) * u128::from(seen.load.workers.max(1));
-        if all == 0 {
-            return;
-        }
-        let each = u128::from(seen.busy.us()) * 256 / all;
-        let each = u64::try_from(each).unwrap_or(u64::MAX);
-        self.0 = Some(self.0.map_or(each, |pace| pace - pace / 8 + each / 8));
     }
 }
 
@@ -293,7 +272,7 @@ const HOLD_MAX: Span = Span::from_secs(1);
 const STEP_PARTS: u64 = 256;
 /// The largest step is then a seventh of the level.
 const RUN_MAX: i64 = 64;
-/// So many pieces of work that wait are not a queue, but chance.
-const FEW: u64 = 8;
 /// Within how many intervals a queue is to drain.
 const DRAIN: u64 = 4;
+/// After so many cuts in a row the count of what began is no longer gone by.
+const MISLED: i64 = 2;
