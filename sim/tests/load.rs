@@ -194,7 +194,7 @@ fn a_law_with_a_flaw_does_not_pass() {
     }
     let flawed = [
         (Flaw::Gated, "burst of 2×", "Back"),
-        (Flaw::NoHold, "150 %  8 ×  1 ms Exponential, one queue", "Near"),
+        (Flaw::NoHold, "150 %  8 ×  1 ms Exponential, one queue", "Goodput"),
         (Flaw::Additive, "20 ms later", "Back"),
         (Flaw::NoFloor, "20 ms later", "Back"),
         (Flaw::Timid, "300 %  8 ×  1 ms Exponential, one queue", "Waits"),

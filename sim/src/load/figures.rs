@@ -10,7 +10,7 @@ pub struct Figures {
     pub parts: Vec<Part>,
     /// The level after each adjustment, and when that was.
     pub levels: Vec<(Span, Level)>,
-    /// The least and the most that a worker's time is worth, in the same parts.
+    /// Microseconds of work that the workers can do in a tenth of a second.
     pub capacity: u64,
 }
 

@@ -4,15 +4,25 @@
 //! waited longest. A burst lets some wait long and many short; only a queue that does not empty
 //! makes nearly all wait.
 //!
-//! - **Down**: above the target t, a delay d multiplies the level by max(½, 1 − ½·(d − t)/t). Then
-//!   what is queued gets the time d to drain, and as long as it drains no further cut is made: the
-//!   queue that is left says nothing about what is admitted now.
-//! - **Up**: whenever the delay is low, whatever the load. Up to the good level half as much again
-//!   every quarter of a second, then in steps that grow by n^1.5 while nothing speaks against them.
 //! - **Good** is what could be served of what is offered now: the work begun per second while there
-//!   was a queue, against what is offered per second. Where begun work is not counted it is the
-//!   middle between before and after the last cut.
+//!   was a queue, or more if more began without one, against what is offered per second. Where
+//!   begun work is not counted it is what was admitted before the last cut, less a sixteenth if
+//!   steps up led there and less a quarter if not.
+//! - **Down**: above the target t, a delay d multiplies the level by max(½, 1 − ½·(d − t)/t), but
+//!   not below what lets the queue drain within a few intervals if good is known and work begins:
+//!   a queue of ten milliseconds is gone soon, and to halve would leave workers idle. If a cut does
+//!   not help, and the next does not, good is not gone by: one key may be more of the work than
+//!   its part of the level.
+//! - **Hold**: until what begins was admitted after the cut, and as long as the queue drains, no
+//!   further cut is made; a second at most. So a pause of the whole process costs one cut. The
+//!   exception is a level that is known to be too high, by a quarter or more.
+//! - **Up**: whenever the delay is low, whatever the load. Every quarter of a second half as much
+//!   again up to the good level; in any case by a step that grows as n^1.5 while nothing speaks
+//!   against it.
 //! - Never below the floor.
+//!
+//! What it does not do: it takes every long wait for a queue. Work that waits for something that
+//! does not become shorter when less is admitted is shed down to the floor.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,12 +85,14 @@ impl DelayRules {
 pub(super) struct Delay {
     rules: DelayRules,
     level: Level,
-    /// What could be served, as far as is known.
+    /// What could be served, as far as cuts tell.
     good: Level,
     /// How many steps the run has had; below zero if they went down.
     run: i64,
-    /// The delay at the last cut, and when it was made; nothing once the queue has drained.
+    /// The delay at the last cut or since then, and when that was; nothing once it has drained.
     cut: Option<(Span, Micros)>,
+    /// How many cuts there were since work last waited little, at a level about good.
+    in_vain: u32,
     rises_at: Micros,
     /// Per path: what was recorded, and for how many intervals it has been too little to judge.
     paths: Vec<(Delays, u32)>,
@@ -97,6 +109,7 @@ impl Delay {
             good: Level::FULL,
             run: 0,
             cut: None,
+            in_vain: 0,
             rises_at: Micros::ZERO,
             paths: vec![(Delays::default(), 0); paths],
             rates: Rates::default(),
@@ -164,7 +177,8 @@ impl Delay {
         // 1 − ½·(d − t)/t, which is ½ at twice the target.
         let cut = before.times(2 * target - over, 2 * target);
         // Cuts that did not help say that the count misleads: one key may be much of the work.
-        let trusted = enough.filter(|_| is_known || self.run > -MISLED);
+        let trusted = enough.filter(|_| self.in_vain < MISLED);
+        self.in_vain = if is_known { 0 } else { self.in_vain.saturating_add(1) };
         let least = trusted.unwrap_or(Level::NOTHING).min(before).max(self.rules.floor);
         self.level = cut.max(least);
         // After small steps up it was nearly right; after another cut it was not.
@@ -186,7 +200,7 @@ impl Delay {
     }
 
     fn rise(&mut self, now: Micros) {
-        self.cut = None;
+        (self.cut, self.in_vain) = (None, 0);
         if now < self.rises_at || self.level == Level::FULL {
             if self.level == Level::FULL {
                 self.run = 0;
@@ -266,13 +280,13 @@ const ENOUGH: u64 = 8;
 const KEPT_MAX: u32 = 4;
 /// After how many intervals without a long wait it is calm.
 const QUIET: u32 = 10;
-/// However long work waits, the next cut is not later than this.
+/// However long work waits, the next cut need not be later than this.
 const HOLD_MAX: Span = Span::from_secs(1);
 /// Of how many parts of the level a step up is one.
 const STEP_PARTS: u64 = 256;
-/// The largest step is then a seventh of the level.
+/// Steps do not grow further than this run; by then a step is more than the level itself.
 const RUN_MAX: i64 = 64;
 /// Within how many intervals a queue is to drain.
 const DRAIN: u64 = 4;
-/// After so many cuts in a row the count of what began is no longer gone by.
-const MISLED: i64 = 2;
+/// After so many cuts in vain the count of what began is no longer gone by.
+const MISLED: u32 = 2;
