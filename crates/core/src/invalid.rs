@@ -144,6 +144,14 @@ pub enum Parameter {
     Paths,
     /// After how long a key's place is drawn anew.
     Rotation,
+    /// What an admit must be worth for the place it takes in the rate.
+    RatePrice,
+    /// What an admit must be worth for each unit it costs.
+    CostPrice,
+    /// What an admit must be worth for each millisecond it holds a permit.
+    ConcurrencyPrice,
+    /// How long requests are recorded before prices are solved anew.
+    SampleWindow,
 }
 
 impl fmt::Display for Parameter {
@@ -190,6 +198,10 @@ impl fmt::Display for Parameter {
             Self::LowerThreshold => "lowerThreshold",
             Self::Paths => "paths",
             Self::Rotation => "rotation",
+            Self::RatePrice => "prices.rate",
+            Self::CostPrice => "prices.cost",
+            Self::ConcurrencyPrice => "prices.concurrency",
+            Self::SampleWindow => "sampleWindow",
         })
     }
 }

@@ -10,10 +10,11 @@
 //! limit: the store grants what is left of it, whatever size it is asked for.
 //!
 //! # Proven by
-//! `tests/size.rs`, `tests/limit.rs` and `tests/reserve.rs`.
+//! `tests/size.rs`, `tests/limit.rs`, `tests/reserve.rs` and `tests/price.rs`.
 #![allow(clippy::float_arithmetic, reason = "estimates may round; decisions never see a float")]
 
 mod limit;
+pub mod price;
 pub mod reserve;
 mod size;
 pub mod trace;
