@@ -8,12 +8,16 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(clippy::float_arithmetic, reason = "prices are estimates until they are rounded")]
 
+#[path = "price/arrivals.rs"]
+mod arrivals;
 #[path = "price/checks.rs"]
 mod checks;
 #[path = "price/exact.rs"]
 mod exact;
 #[path = "price/instances.rs"]
 mod instances;
+#[path = "price/refined.rs"]
+mod refined;
 #[path = "price/rounding.rs"]
 mod rounding;
 #[path = "../../testkit/src/timeline.rs"]
@@ -21,8 +25,12 @@ mod timeline;
 #[path = "price/written.rs"]
 mod written;
 
-use admittance_core::learn::price::{Bid, Budgets, Kind, Prices, solve};
+use admittance_core::learn::price::{
+    Bid, Budgets, Kind, Outcome, Prices, Refinement, RefinementRules, SAMPLES_MAX, solve,
+};
+use admittance_core::{Invalid, Micros, Parameter, Span};
 use checks::Check;
+use refined::{Shipped, Twist as Refining, Twisted};
 use rounding::Twist as Rounding;
 use timeline::{generator, long};
 use written::Twist;
@@ -189,6 +197,35 @@ fn a_value_not_said_is_one_and_a_hold_that_is_no_time_is_none() {
 }
 
 #[test]
+fn a_bid_that_passes_some_prices_passes_all_that_are_lower_and_so_does_one_that_asks_for_less() {
+    let mut rng = generator(100);
+    let mut passed = 0;
+    for _ in 0..long(100_000) {
+        let mut part = || if rng.bool() { 1.0 } else { rng.f64() };
+        let [rate, cost, hold] = [4.0 * part(), 0.01 * part(), 0.001 * part()];
+        let prices = Prices::given(rate, cost, hold).unwrap();
+        let lower = Prices::given(rate * part(), cost * part(), hold * part()).unwrap();
+        let (value, held) = (10.0 * part(), 4_000.0 * part());
+        let shorter = held * part();
+        let units = rng.u64(0..1_000);
+        if prices.admits(&Bid::new(Some(value), units, Some(held))) {
+            passed += 1;
+            assert!(lower.admits(&Bid::new(Some(value), units, Some(held))));
+            assert!(prices.admits(&Bid::new(Some(value), rng.u64(0..=units), Some(shorter))));
+        }
+    }
+    println!("{passed} passed");
+}
+
+#[test]
+fn a_limit_on_concurrency_is_a_budget_of_its_limit_times_the_period() {
+    let budgets = Budgets { rate: Some(7.0), ..Budgets::default() }.with_concurrency(10, 60_000);
+    assert_eq!(budgets, Budgets { rate: Some(7.0), cost: None, concurrency: Some(600_000.0) });
+    let half = Budgets { rate: Some(3.5), cost: None, concurrency: Some(300_000.0) };
+    assert_eq!(budgets.scaled(0.5), half);
+}
+
+#[test]
 fn no_kinds_and_no_budgets_make_the_solver_panic_or_give_anything_but_prices() {
     let mut rng = generator(91);
     let strange = [
@@ -243,4 +280,120 @@ fn more_kinds_than_are_modelled_are_joined_and_cost_little_of_the_optimum() {
         println!("{count} kinds joined to 64: the dual is at most {:.3} % above", 100.0 * worst);
         assert!(worst <= most, "{count}: {worst}");
     }
+}
+
+fn advised(kinds: &[Kind], budgets: Budgets) -> Prices {
+    solve(kinds, budgets).advised
+}
+
+fn rounded(twist: Twist) -> impl Fn(&[Kind], Budgets) -> Prices {
+    move |kinds, budgets| {
+        let [rate, cost, concurrency] = written::solve(twist, kinds, budgets);
+        Prices::given(rate, cost, concurrency).unwrap()
+    }
+}
+
+#[test]
+fn joint_earns_more_than_marginal_across_mixtures() {
+    holds(arrivals::joint_beats_marginal(&advised));
+    for twist in [Twist::Marginal, Twist::Densest] {
+        is_caught(twist, arrivals::joint_beats_marginal(&rounded(twist)));
+    }
+    let exact = |kinds: &[Kind], budgets| solve(kinds, budgets).prices;
+    is_caught("kinds that share crowd", arrivals::joint_beats_marginal(&exact));
+}
+
+#[test]
+fn where_worth_is_in_proportion_to_cost_joint_earns_what_marginal_earns() {
+    holds(arrivals::no_gain_where_worth_follows_cost(&advised));
+    let dearer = |kinds: &[Kind], budgets| arrivals::dearer(&solve(kinds, budgets));
+    is_caught("dearer", arrivals::no_gain_where_worth_follows_cost(&dearer));
+}
+
+#[test]
+fn whether_kinds_that_share_are_admitted_or_refused_the_better_is_advised() {
+    holds(arrivals::advised_is_the_better(&advised));
+    let always = |kinds: &[Kind], budgets| solve(kinds, budgets).prices;
+    is_caught("always admitted", arrivals::advised_is_the_better(&always));
+    let never = |kinds: &[Kind], budgets| arrivals::dearer(&solve(kinds, budgets));
+    is_caught("always refused", arrivals::advised_is_the_better(&never));
+}
+
+#[test]
+fn refined_prices_never_earn_less_than_the_prior_on_the_sample_and_then_stay() {
+    holds(arrivals::never_worse_on_the_sample(&Shipped::boxed));
+    for twist in [Refining::Always, Refining::NotScaled, Refining::NotFrozen] {
+        is_caught(twist, arrivals::never_worse_on_the_sample(&Twisted::boxed(twist)));
+    }
+}
+
+#[test]
+fn a_prior_that_refuses_everything_is_left_after_one_window() {
+    holds(arrivals::leaves_a_prior_that_refuses_everything(&Shipped::boxed));
+    for twist in [Refining::Never, Refining::OnlyAdmitted, Refining::OnlySuited] {
+        let check = arrivals::leaves_a_prior_that_refuses_everything(&Twisted::boxed(twist));
+        is_caught(twist, check);
+    }
+}
+
+#[test]
+fn where_arrivals_change_after_the_sample_refinement_loses_over_the_whole_run() {
+    holds(arrivals::loses_where_arrivals_change(&Shipped::boxed));
+    is_caught(
+        Refining::Never,
+        arrivals::loses_where_arrivals_change(&Twisted::boxed(Refining::Never)),
+    );
+}
+
+#[test]
+fn a_sample_is_bounded_and_each_record_stands_for_as_many() {
+    let window = Span::from_secs(10);
+    let budgets = Budgets { rate: Some(2_500.0), ..Budgets::default() };
+    let rules = RefinementRules::new(budgets, window, window).unwrap();
+    let (cheap, dear) = (Bid::new(Some(1.0), 1, None), Bid::new(Some(3.0), 1, None));
+    for (count, each) in [(1_u64, 1), (1_024, 1), (1_025, 2), (2_048, 2), (10_000, 16)] {
+        let mut refinement = Refinement::new(rules, Prices::given(9.0, 0.0, 0.0).unwrap());
+        for number in 0..count {
+            let now = Micros::ZERO + Span::from_us(number * 10_000_000 / count);
+            let bid = if number % 5 == 0 { &dear } else { &cheap };
+            assert!(refinement.observe(now, bid).is_none());
+        }
+        assert_eq!(refinement.adopted(), None);
+        let sample = refinement.observe(Micros::ZERO + window, &cheap).unwrap();
+        let kept = sample.bids().0.len() as u64;
+        assert_eq!((kept, sample.bids().1), (count.div_ceil(each), each));
+        assert!(kept <= SAMPLES_MAX as u64);
+        assert!(refinement.observe(Micros::ZERO + window, &cheap).is_none(), "once");
+        let outcome = sample.outcome();
+        refinement.freeze(&outcome);
+        assert_eq!(refinement.adopted(), Some(true));
+        println!("{count} requests, one in {each} kept: {outcome:?}");
+        let late = Outcome { prices: Prices::ZERO, ..outcome };
+        refinement.freeze(&late);
+        assert_eq!(refinement.prices(), outcome.prices, "only the first counts");
+        if count == 10_000 {
+            let most = 2_000.0 * 3.0;
+            assert!((outcome.worth - most).abs() < 0.05 * most, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refinement_needs_a_period_and_a_window() {
+    let second = Span::from_secs(1);
+    let new = |period, window| RefinementRules::new(Budgets::default(), period, window);
+    let none = new(Span::ZERO, second).unwrap_err();
+    assert_eq!(none, Invalid::Zero(Parameter::Period));
+    let none = new(second, Span::ZERO).unwrap_err();
+    assert_eq!(none.to_string(), "sampleWindow must be more than zero");
+    assert!(new(second, Span::from_us(u64::MAX)).is_err());
+    let mut stays = Refinement::new(new(second, second).unwrap(), Prices::ZERO);
+    let outcome = Outcome {
+        prices: Prices::given(1.0, 0.0, 0.0).unwrap(),
+        adopted: true,
+        prior_worth: 0.0,
+        worth: 1.0,
+    };
+    stays.freeze(&outcome);
+    assert_eq!(stays.prices(), Prices::ZERO, "nothing is decided before the sample is out");
 }

@@ -31,6 +31,15 @@
 //! averaged by weight, until so many are left: what all kinds together are worth and ask for stays
 //! the same. Above 1,024, neighbours in the order of cost, hold and value are joined first.
 //!
+//! # Kinds that share
+//! At the optimum a few kinds, no more than budgets unless some are equal, are worth exactly their
+//! price: the relaxation admits a part of each. A price cannot. The `prices` of a [`Solution`]
+//! admit all of them until the budgets are gone: where they are many or large, they crowd out what
+//! is worth more. Refused, they may leave the budgets idle. So `advised` are either these prices or
+//! ones at which some kinds that share (of the first eight) are worth a part in 2³⁰ less than their
+//! price and the others as much more: whichever earn most when the kinds arrive evenly mixed and
+//! are served first come first served.
+//!
 //! # Integers
 //! The test is in integers. Prices are rounded up, once, to multiples of 2⁻⁶⁴. Rounding must not
 //! refuse what is worth exactly its price: the kinds that share a budget's last units are worth
@@ -44,7 +53,8 @@
 //!   more than `value · 2⁻⁵⁰ + (3 + cost + hold) · 2⁻⁶⁴` is refused. No number overflows.
 //! - A bid that passes some prices passes all that are lower in each component.
 //! - [`solve`] is total: any kinds and budgets, numbers that are none included, give prices that
-//!   are finite and at least zero. A kind that the exact prices do not strictly refuse passes.
+//!   are finite and at least zero. A kind that the exact prices do not strictly refuse passes
+//!   `prices`.
 //! - [`Refinement`] never takes prices that do worse than the prior on its sample, and leaves a
 //!   prior that refuses everything after one window in which anything could have been admitted.
 //!   Over what comes after the sample it promises nothing: where arrivals change, it can lose.

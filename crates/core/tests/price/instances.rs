@@ -47,9 +47,9 @@ pub(crate) fn apart(kinds: &[Kind]) -> Vec<Kind> {
     apart
 }
 
-/// An instance of up to `most` kinds, of three sorts: drawn from a few levels, so that values, costs
-/// and densities are often equal; drawn freely; and worth about what is taken, so that several
-/// budgets have a price.
+/// An instance of up to `most` kinds, of three sorts: drawn from a few levels, so that values,
+/// costs and densities are often equal; drawn freely; and worth about what is taken, so that
+/// several budgets have a price.
 pub(crate) fn instance(rng: &mut Rng, most: usize, three: bool) -> (Vec<Kind>, Budgets) {
     let sort = rng.u8(..3);
     let kinds: Vec<Kind> = (0..rng.usize(1..=most)).map(|_| drawn(rng, sort)).collect();

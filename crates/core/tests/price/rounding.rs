@@ -28,6 +28,10 @@ impl Asked {
     }
 }
 
+/// Which kinds are admitted, once these are solved.
+pub(crate) type Admitting<'a> = &'a dyn Fn(&[Kind], Budgets) -> Admitted;
+pub(crate) type Admitted = Box<dyn Fn(&Kind) -> bool>;
+
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Twist {
@@ -184,9 +188,7 @@ fn power(of: u32) -> BigRational {
 }
 
 /// Solved and rounded: a kind passes unless rational arithmetic strictly refuses it.
-pub(crate) fn kinds_at_the_price_pass(
-    admits: &dyn Fn(&[Kind], Budgets) -> Box<dyn Fn(&Kind) -> bool>,
-) -> Check {
+pub(crate) fn kinds_at_the_price_pass(admits: Admitting<'_>) -> Check {
     let mut rng = generator(90);
     let count = long(4_000);
     let mut at_price = 0;
@@ -205,9 +207,7 @@ pub(crate) fn kinds_at_the_price_pass(
 
 /// The same of random instances, where no rational arithmetic says which kinds are at their price:
 /// those that are within 10⁻¹² of it are.
-pub(crate) fn shared_kinds_pass(
-    admits: &dyn Fn(&[Kind], Budgets) -> Box<dyn Fn(&Kind) -> bool>,
-) -> Check {
+pub(crate) fn shared_kinds_pass(admits: Admitting<'_>) -> Check {
     let mut rng = generator(93);
     let count = long(10_000);
     let mut shared = 0;
@@ -236,13 +236,13 @@ pub(crate) fn shared_kinds_pass(
     Ok(format!("{count} instances, {shared} kinds at their price"))
 }
 
-pub(crate) fn solved(kinds: &[Kind], budgets: Budgets) -> Box<dyn Fn(&Kind) -> bool> {
+pub(crate) fn solved(kinds: &[Kind], budgets: Budgets) -> Admitted {
     let prices = solve(kinds, budgets).prices;
     Box::new(move |kind| prices.admits(&kind.bid()))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-pub(crate) fn solved_and(twist: Twist) -> impl Fn(&[Kind], Budgets) -> Box<dyn Fn(&Kind) -> bool> {
+pub(crate) fn solved_and(twist: Twist) -> impl Fn(&[Kind], Budgets) -> Admitted {
     move |kinds, budgets| {
         let solved = solve(kinds, budgets);
         Box::new(move |kind| {

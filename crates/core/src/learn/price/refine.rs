@@ -175,20 +175,21 @@ pub struct Outcome {
 
 impl Sample {
     /// Replays the sample, in its order and against what the budgets were in its time, with the
-    /// prior, with the prices that suit it, and without prices. Others than the prior are taken
-    /// only if they earn strictly more; of those that earn the same, the ones that suit the
-    /// sample. Without prices, since a few large requests that the budgets cannot hold may be what
-    /// the relaxation would admit a part of: then its prices can refuse everything that fits.
+    /// prior, with the prices that suit it, [advised](super::Solution::advised) and exact, and
+    /// without prices. Others than the prior are taken only if they earn strictly more; of those
+    /// that earn the same, the first. Without prices, since a few large requests that the budgets
+    /// cannot hold may be what the relaxation would admit a part of: then its prices can refuse
+    /// everything that fits.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         let weight = self.each as f64;
         let kind =
             |bid: &Bid| Kind { weight, value: bid.value(), cost: bid.cost(), hold: bid.hold() };
         let kinds: Vec<Kind> = self.kept.iter().map(kind).collect();
-        let suited = solve(&kinds, self.budgets).prices;
+        let suited = solve(&kinds, self.budgets);
         let prior_earns = self.replay(self.prior);
         let mut best = (self.prior, prior_earns);
-        for prices in [suited, Prices::ZERO] {
+        for prices in [suited.advised, suited.prices, Prices::ZERO] {
             let earns = self.replay(prices);
             if earns > best.1 {
                 best = (prices, earns);

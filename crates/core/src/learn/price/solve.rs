@@ -83,8 +83,13 @@ pub struct Solution {
     pub worth: f64,
     /// How many kinds are worth less than their price.
     pub refused: usize,
-    /// The prices to decide by.
+    /// These prices, rounded. Kinds that share the last units of a budget, and so are worth exactly
+    /// their price, pass.
     pub prices: Prices,
+    /// These prices, or others that refuse some of the kinds that share by a part in 2³⁰ of their
+    /// value: whichever earn most when requests come evenly mixed and are served while every budget
+    /// lasts.
+    pub advised: Prices,
 }
 
 /// The prices at which the budgets are worth the least to somebody who would buy them, which are
@@ -103,8 +108,10 @@ pub fn solve(kinds: &[Kind], budgets: Budgets) -> Solution {
             prices = prices.lowered_for(&bid);
         }
     }
+    let advised = dual.nearby(best.prices).map_or(prices, Prices::rounded);
     let [rate, cost, concurrency] = best.prices;
-    Solution { rate, cost, concurrency, worth: best.worth, refused: best.refused, prices }
+    let (worth, refused) = (best.worth, best.refused);
+    Solution { rate, cost, concurrency, worth, refused, prices, advised }
 }
 
 /// A kind as the solver sees it.
@@ -268,46 +275,99 @@ impl Dual<'_> {
         (worth <= bound).then_some(Vertex { prices, worth, refused })
     }
 
+    /// Prices at which of the kinds that are worth exactly `prices` some are worth a little more
+    /// than their price and some a little less, if they earn more first come first served; of
+    /// those, the ones that earn the most.
+    fn nearby(&self, prices: [f64; 3]) -> Option<[f64; 3]> {
+        let priced: Vec<usize> = (0..3).filter(|&budget| prices[budget] > 0.0).collect();
+        let sharing: Vec<usize> = (0..self.kinds.len())
+            .filter(|&kind| {
+                let kind = &self.kinds[kind];
+                minus(kind.value, price(prices, kind.uses)) == 0.0
+            })
+            .take(SHARING_MAX)
+            .collect();
+        let (mut best, mut most) = (None, self.first_come(prices));
+        each_choice(priced.len(), sharing.len(), &mut |chosen| {
+            let kinds = chosen.map(|at| sharing[at]);
+            for above in 0..1_usize << priced.len() {
+                let tilt = [0, 1, 2].map(|kind| match above >> kind & 1 {
+                    1 => 1.0 + NEARBY,
+                    _ => 1.0 - NEARBY,
+                });
+                self.meet(&priced, kinds, tilt, &mut |other| {
+                    let earns = self.first_come(other);
+                    if earns > most + most * EQUAL_WORTH {
+                        (best, most) = (Some(other), earns);
+                    }
+                });
+            }
+        });
+        best
+    }
+
+    /// What is earned if requests come evenly mixed, those worth their price are admitted, and who
+    /// uses a budget that is gone is not.
+    fn first_come(&self, prices: [f64; 3]) -> f64 {
+        let (mut left, mut time, mut earned) = (self.budgets, 1.0, 0.0);
+        // Each turn ends with the period or with a budget.
+        for _ in 0..=left.len() {
+            let (mut flow, mut worth) = ([0.0; 3], 0.0);
+            for kind in self.kinds {
+                let fits =
+                    left.iter().zip(kind.uses).all(|(left, uses)| *left > 0.0 || uses == 0.0);
+                if fits && minus(kind.value, price(prices, kind.uses)) >= 0.0 {
+                    worth += kind.weight * kind.value;
+                    flow.iter_mut().zip(kind.uses).for_each(|(f, uses)| *f += kind.weight * uses);
+                }
+            }
+            let lasts = |budget: usize| match flow[budget] > 0.0 {
+                true => left[budget] / flow[budget],
+                false => f64::INFINITY,
+            };
+            let lasting = [lasts(0), lasts(1), lasts(2)];
+            let turn = lasting.into_iter().fold(time, f64::min);
+            earned += worth * turn;
+            time -= turn;
+            for (budget, left) in left.iter_mut().enumerate() {
+                *left = if lasting[budget] <= turn { 0.0 } else { *left - flow[budget] * turn };
+            }
+        }
+        earned
+    }
+
     /// Every point with no negative price where as many planes meet as there are budgets, but the
     /// origin: of some budgets the price is zero, and as many kinds as there are others are worth
     /// exactly their price.
     fn each_vertex(&self, found: &mut impl FnMut([f64; 3])) {
-        let count = self.kinds.len();
         for some in 1..8_usize {
             let priced: Vec<usize> = (0..3).filter(|budget| some >> budget & 1 == 1).collect();
-            if priced.iter().any(|&budget| self.budgets[budget].is_infinite()) {
-                continue;
-            }
-            for one in 0..count {
-                if priced.len() == 1 {
-                    self.meet(&priced, [one, 0, 0], found);
-                    continue;
-                }
-                for two in one + 1..count {
-                    if priced.len() == 2 {
-                        self.meet(&priced, [one, two, 0], found);
-                        continue;
-                    }
-                    for three in two + 1..count {
-                        self.meet(&priced, [one, two, three], found);
-                    }
-                }
+            if priced.iter().all(|&budget| self.budgets[budget].is_finite()) {
+                each_choice(priced.len(), self.kinds.len(), &mut |kinds| {
+                    self.meet(&priced, kinds, [1.0; 3], found);
+                });
             }
         }
     }
 
-    /// Where the first `priced.len()` of these kinds are worth exactly their price, with prices on
-    /// these budgets alone. Gauss with the largest pivot; a difference that rounding alone can have
-    /// made is none, so that parallel planes do not meet.
-    fn meet(&self, priced: &[usize], kinds: [usize; 3], found: &mut impl FnMut([f64; 3])) {
+    /// Where the first `priced.len()` of these kinds, at so many times their value, are worth
+    /// exactly their price, with prices on these budgets alone. Gauss with the largest pivot; a
+    /// difference that rounding alone can have made is none, so that parallel planes do not meet.
+    fn meet(
+        &self,
+        priced: &[usize],
+        kinds: [usize; 3],
+        times: [f64; 3],
+        found: &mut impl FnMut([f64; 3]),
+    ) {
         let size = priced.len();
         let mut rows = [[0.0; 4]; 3];
-        for (row, kind) in rows.iter_mut().zip(kinds).take(size) {
+        for ((row, kind), times) in rows.iter_mut().zip(kinds).zip(times).take(size) {
             let kind = &self.kinds[kind];
             for (cell, &budget) in row.iter_mut().zip(priced) {
                 *cell = kind.uses[budget];
             }
-            row[3] = kind.value;
+            row[3] = kind.value * times;
         }
         for at in 0..size {
             let largest = (at..size).max_by(|&one, &other| {
@@ -341,6 +401,26 @@ impl Dual<'_> {
     }
 }
 
+/// Every choice of `size` out of `count`, up to three; what is beyond them is zero.
+fn each_choice(size: usize, count: usize, found: &mut impl FnMut([usize; 3])) {
+    if size == 0 {
+        return;
+    }
+    for one in 0..count {
+        if size == 1 {
+            found([one, 0, 0]);
+            continue;
+        }
+        for two in one + 1..count {
+            if size == 2 {
+                found([one, two, 0]);
+                continue;
+            }
+            (two + 1..count).for_each(|three| found([one, two, three]));
+        }
+    }
+}
+
 /// What a bid takes of rate, cost and concurrency.
 pub(super) fn uses(bid: &Bid) -> [f64; 3] {
     [1.0, bid.cost() as f64, bid.hold()]
@@ -360,5 +440,9 @@ fn minus(one: f64, other: f64) -> f64 {
 const EQUAL: f64 = 1e-12;
 /// Objectives this close, relative to the smaller, are equal.
 const EQUAL_WORTH: f64 = 1e-10;
+/// By which part of its value a kind that shares is let pass or refused.
+const NEARBY: f64 = 1.0 / (1_u64 << 30) as f64;
+/// So many kinds that share are told apart.
+const SHARING_MAX: usize = 8;
 /// How many kinds are joined with their nearest; of more, neighbours are joined first.
 const NEAREST_MAX: usize = 1_024;
