@@ -170,12 +170,13 @@ pub(crate) fn dearer(solved: &Solution) -> Prices {
 /// What joint and marginal earn in all, and the most that parts of requests would.
 fn compared(mixture: &Mixture, pricing: Pricing<'_>, rng: &mut Rng) -> (f64, f64, f64) {
     let prices = pricing(&mixture.kinds, mixture.budgets);
+    let worth = solve(&mixture.kinds, mixture.budgets).worth;
     let (mut joint, mut marginal, mut most) = (0.0, 0.0, 0.0);
     for _ in 0..long(50) {
         let bids = mixture.period(rng);
         joint += earned(&bids, mixture.budgets, prices);
         marginal += earned(&bids, mixture.budgets, Prices::ZERO);
-        most += solve(&mixture.kinds, mixture.budgets).worth;
+        most += worth;
     }
     (joint, marginal, most)
 }

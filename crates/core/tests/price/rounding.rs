@@ -122,7 +122,7 @@ fn decimal(billionths: u128) -> f64 {
 /// what lacks more than value·2⁻⁵⁰ + (3 + cost + hold)·2⁻⁶⁴ does not.
 pub(crate) fn around_the_price(test: Test<'_>) -> Check {
     let mut rng = generator(89);
-    let count = long(50_000);
+    let count = long(15_000);
     let (mut passed, mut refused) = (0, 0);
     for _ in 0..count {
         let (prices, mut asked) = (prices(&mut rng), asked(&mut rng));
@@ -190,7 +190,7 @@ fn power(of: u32) -> BigRational {
 /// Solved and rounded: a kind passes unless rational arithmetic strictly refuses it.
 pub(crate) fn kinds_at_the_price_pass(admits: Admitting<'_>) -> Check {
     let mut rng = generator(90);
-    let count = long(4_000);
+    let count = long(2_000);
     let mut at_price = 0;
     for number in 0..count {
         let (kinds, budgets) = ties(&mut rng, number % 2 == 0);

@@ -99,9 +99,9 @@ impl Refinement {
         self.prices
     }
 
-    /// Records a request. The first that comes when the window is over gets the sample, once: it
-    /// takes milliseconds to solve, which need not be those of a request. Until then, and if nobody
-    /// ever does, the prior stays. A clock that steps back makes the window longer.
+    /// Records a request. The first that comes when the window is over gets the sample, once: to
+    /// solve it takes some tens of milliseconds, which need not be those of a request. Until then,
+    /// and if nobody ever does, the prior stays. A clock that steps back makes the window longer.
     pub fn observe(&mut self, now: Micros, bid: &Bid) -> Option<Sample> {
         let State::Recording { since, seen, each, kept } = &mut self.state else { return None };
         let since = *since.get_or_insert(now);

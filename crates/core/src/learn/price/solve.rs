@@ -172,6 +172,9 @@ fn modelled(kinds: &[Kind]) -> Vec<Counted> {
             .collect();
     }
     join_nearest(&mut all);
+    // The largest first: a point that is too dear is soon known to be.
+    let largest = |kind: &Counted| kind.weight * kind.value;
+    all.sort_by(|one, other| largest(other).total_cmp(&largest(one)));
     all
 }
 
