@@ -72,7 +72,7 @@
 //! ];
 //! let budgets = Budgets { rate: Some(1_000.0), cost: Some(800.0), ..Budgets::default() };
 //! let solved = solve(&kinds, budgets);
-//! assert_eq!((solved.rate, solved.cost), (0.0, 0.2), "a unit buys a fifth of what the second is");
+//! assert_eq!((solved.rate, solved.cost), (0.0, 0.2), "2 for 10 units: the second kind shares");
 //! assert!(solved.prices.admits(&Bid::new(Some(2.0), 10, None)));
 //! assert!(!solved.prices.admits(&Bid::new(Some(2.0), 11, None)));
 //! ```
