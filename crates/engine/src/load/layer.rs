@@ -4,10 +4,10 @@
 //! - A request that is shed never reaches the service, and is answered at once.
 //! - What is admitted is measured from the call to the head of its response: how long its future
 //!   waits to be polled, and how long it keeps a worker; also if the client goes away.
-//! - The servers of axum and tonic call a service only when the request's task is first polled. With
-//!   HTTP/2, where each request is a task of its own, its wait is then over, and just the probes
-//!   see it; [`wait_from_clone`](LoadLayer::wait_from_clone) measures it. With HTTP/1 a request
-//!   runs in the task of its connection, and only probes wait.
+//! - The servers of axum and tonic call a service only when the request's task is first polled.
+//!   With HTTP/2, where each request is a task of its own, its wait is then over, and just the
+//!   probes see it; [`wait_from_clone`](LoadLayer::wait_from_clone) measures it. With HTTP/1 a
+//!   request runs in the task of its connection, and only probes wait.
 //!
 //! # Proven by
 //! `tests/load_layer.rs`, with real axum and tonic servers.
