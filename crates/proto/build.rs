@@ -7,7 +7,11 @@ use prost::Message;
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = ["throttlekit/v1/throttlekit.proto", "admittance/v1/budgets.proto"];
+    let files = [
+        "throttlekit/v1/throttlekit.proto",
+        "admittance/v1/budgets.proto",
+        "admittance/v1/load.proto",
+    ];
     let files = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     // Served by reflection, and pinned by `tests/contract.rs`.

@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Reserve(ReserveArgs),
     /// End a lease with what was really produced
     Settle(SettleArgs),
+    /// Show how a service stands against its load
+    Load(LoadArgs),
     /// Run recorded traffic through a policy, in process, at the times of the trace
     Replay(ReplayArgs),
 }
@@ -63,6 +65,18 @@ pub(crate) struct ServeArgs {
     /// without it. Also read from ADMITTANCE_NODE_ID
     #[arg(long, value_name = "NAME")]
     pub(crate) node_id: Option<String>,
+    /// How many threads decide; one for each core without it
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) workers: Option<u16>,
+    /// Take everything on, however far behind, whatever the file says about load
+    #[arg(long)]
+    pub(crate) no_load_shedding: bool,
+    /// Answer collectors of metrics at this port of 127.0.0.1, under /metrics; 0 takes a free one
+    #[arg(long, value_name = "PORT")]
+    pub(crate) metrics_port: Option<u16>,
+    /// Keep a worker for so long with every check, to see what overload does
+    #[arg(long, value_name = "LENGTH", hide = true)]
+    pub(crate) artificial_work: Option<String>,
     /// Check the configuration, print its resolved form, and exit
     #[arg(long)]
     pub(crate) validate: bool,
@@ -138,6 +152,16 @@ pub(crate) struct AskArgs {
     pub(crate) policy: String,
     /// Whom or what the limit is for
     pub(crate) key: String,
+    /// The service to ask
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
+    pub(crate) target: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct LoadArgs {
     /// The service to ask
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
     pub(crate) target: String,

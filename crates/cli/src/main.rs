@@ -7,6 +7,7 @@
 mod args;
 mod ask;
 mod budget;
+mod load;
 mod replay;
 mod serve;
 mod shown;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Debit(args) => budget::debit(&args),
         Command::Reserve(args) => budget::reserve(&args),
         Command::Settle(args) => budget::settle(&args),
+        Command::Load(args) => load::load(&args),
         Command::Replay(args) => replay::run(&args),
     };
     match done {

@@ -4,12 +4,13 @@ use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use admittance::concurrency::Node;
 use admittance::{BreakerState, GuardSettings, Guarded, PreciseClock, Span};
 use admittance_server::{
-    AnyStore, Config, DRAIN_MAX, Defaults, Drained, FleetSecret, Instance, PolicyConfig, Service,
-    Stopped, StoreConfig, TierConfig, Unservable,
+    AnyStore, Config, DRAIN_MAX, Defaults, Drained, FleetSecret, Instance, MetricSource,
+    MetricsDoor, PolicyConfig, Service, Shedding, Stopped, StoreConfig, TierConfig, Unservable,
 };
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,7 +26,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let store_deadline = StoreConfig::parse_deadline(deadline)
         .map_err(|why| Failure(format!("--store-deadline: {why}")))?;
     let defaults = Defaults { fail: args.fail.into(), store_deadline };
-    let config = policies(args.config.as_ref(), defaults).map_err(Failure::new)?;
+    let mut config = policies(args.config.as_ref(), defaults).map_err(Failure::new)?;
+    if args.no_load_shedding {
+        config.load = Shedding(None);
+    }
     if !config.warnings.is_empty() {
         shown::complain(&format!("warning: {}", config.warnings.to_string().trim_end()));
     }
@@ -35,10 +39,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     }
     let address = address(args)?;
     let chosen = Chosen::of(&args.store)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let work = artificial_work(args)?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = args.workers {
+        runtime.worker_threads(workers.into());
+    }
+    let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| Failure(format!("cannot start threads: {error}")))?;
     let done = runtime.block_on(async {
-        let service = Arc::new(service(&chosen, &config, args).await?);
+        let service = service(&chosen, &config, args).await?.with_artificial_work(work);
+        let service = Arc::new(service);
         let watches: Vec<_> = service.guards().cloned().collect();
         for guard in watches {
             tokio::spawn(tell_of_outages(chosen.to_string(), guard));
@@ -132,6 +142,25 @@ async fn tell_of_stopped_peers(mut stopped: watch::Receiver<Stopped>) {
     }
 }
 
+/// Where collectors of metrics are answered, if they are.
+fn metrics(args: &ServeArgs, service: &Arc<Service>) -> Result<Option<MetricsDoor>, Failure> {
+    let Some(port) = args.metrics_port else { return Ok(None) };
+    let service: Arc<dyn MetricSource> = Arc::<Service>::clone(service);
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let opened = MetricsDoor::open(address, vec![service]);
+    opened.map(Some).map_err(|error| {
+        Failure(format!("cannot listen on {address}: {error}; choose another with --metrics-port"))
+    })
+}
+
+/// How long every check keeps a worker beyond its need.
+fn artificial_work(args: &ServeArgs) -> Result<Duration, Failure> {
+    let Some(length) = &args.artificial_work else { return Ok(Duration::ZERO) };
+    let work = StoreConfig::parse_deadline(length);
+    let work = work.map_err(|why| Failure(format!("--artificial-work: {why}")))?;
+    Ok(Duration::from_micros(work.us()))
+}
+
 /// What borrowers must send, from the flag or the environment.
 fn fleet_secret(args: &ServeArgs) -> FleetSecret {
     let of_environment = || {
@@ -164,7 +193,9 @@ async fn listen(
     let (address, listener) = bound.map_err(|error| {
         Failure(format!("cannot listen on {address}: {error}; choose another with --port"))
     })?;
-    shown::print(&greeting(address, config, args, chosen));
+    let metrics = metrics(args, &service)?;
+    let metrics_address = metrics.as_ref().map(MetricsDoor::address);
+    shown::print(&greeting(address, metrics_address, config, args, chosen));
     let secret = fleet_secret(args);
     let drained = admittance_server::serve_fleet(listener, service, secret, shutdown).await;
     if drained.map_err(Failure::new)? == Drained::CutShort {
@@ -190,7 +221,13 @@ fn address(args: &ServeArgs) -> Result<SocketAddr, Failure> {
 }
 
 /// Where the service is, what it runs, and a first call to try.
-fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Chosen) -> String {
+fn greeting(
+    address: SocketAddr,
+    metrics: Option<SocketAddr>,
+    config: &Config,
+    args: &ServeArgs,
+    chosen: &Chosen,
+) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = format!("admittance {version} listening on {address}\n");
     let from = match &args.config {
@@ -198,6 +235,9 @@ fn greeting(address: SocketAddr, config: &Config, args: &ServeArgs, chosen: &Cho
         None => "built-in examples; --config FILE for your own".into(),
     };
     let _ = writeln!(text, "store: {chosen}, fail: {}", config.defaults.fail.name());
+    if let Some(metrics) = metrics {
+        let _ = writeln!(text, "metrics: http://{metrics}/metrics");
+    }
     let _ = writeln!(text, "policies ({from}):");
     for policy in config.policies.iter().take(POLICIES_SHOWN_MAX) {
         let name = shown::printable(&policy.name);
@@ -232,7 +272,7 @@ fn kind(policy: &PolicyConfig) -> String {
         let name = if cost.is_shared { "fleetBudget" } else { "tokenBudget" };
         return format!("{name} of {}", each.collect::<Vec<_>>().join(", "));
     }
-    let Some(rate) = &policy.rate else { return gate.unwrap_or_default() };
+    let Some(rate) = &policy.rate else { return gate.unwrap_or_else(|| "load only".into()) };
     let gate = gate.map_or_else(String::new, |gate| format!(", {gate}"));
     let before = match rate.tier {
         _ if rate.escrow.is_some() => "fairEscrow over ",

@@ -67,5 +67,5 @@ pub use prober::{Prober, StartError};
 pub use root::{Measured, Root};
 #[cfg(feature = "tokio")]
 pub use runtime::TokioExecutor;
-pub use shedder::{LoadRules, Shed, Shedder};
+pub use shedder::{Arrival, LoadRules, Shed, Shedder};
 pub use status::{Metric, MetricKind, Status};

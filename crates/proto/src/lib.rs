@@ -45,6 +45,16 @@ pub mod budgets {
     tonic::include_proto!("admittance.v1");
 }
 
+/// How a service stands against its load, of the same package.
+pub mod load {
+    pub use crate::budgets::{
+        LoadClass, LoadStatusRequest, LoadStatusResponse, load_client, load_server,
+    };
+}
+
+/// The full name of the service that says how it stands against its load.
+pub const LOAD: &str = "admittance.v1.Load";
+
 /// The full name of the service of budgets.
 pub const BUDGETS: &str = "admittance.v1.Budgets";
 

@@ -256,9 +256,35 @@ fn contract() -> FileDescriptorProto {
     file("throttlekit.v1")
 }
 
+const LOAD: &[(&str, &[&str])] = &[
+    ("LoadStatusRequest", &[]),
+    (
+        "LoadStatusResponse",
+        &[
+            "1 enabled bool",
+            "2 percent uint32",
+            "3 allowed uint64",
+            "4 rejected uint64",
+            "5 classes repeated LoadClass",
+            "6 step int64",
+            "7 average_us uint64",
+            "8 spread_us uint64",
+            "9 waiting uint64",
+            "10 room uint64",
+            "11 probes_sent uint64",
+            "12 probes_finished uint64",
+            "13 probes_lost uint64",
+            "14 adjustments uint64",
+            "15 moves uint64",
+            "16 stuck_workers uint64",
+        ],
+    ),
+    ("LoadClass", &["1 name string", "2 rejected uint64"]),
+];
+
 fn file(package: &str) -> FileDescriptorProto {
     let files = FileDescriptorSet::decode(DESCRIPTORS).expect("our own descriptors").file;
-    assert_eq!(files.len(), 2, "the public contract and our own, no imports");
+    assert_eq!(files.len(), 3, "the public contract and our own two, no imports");
     files.into_iter().find(|file| file.package() == package).expect(package)
 }
 
@@ -273,6 +299,8 @@ fn shown(field: &FieldDescriptorProto) -> String {
         Type::Bool => "bool".into(),
         Type::Int64 => "int64".into(),
         Type::Int32 => "int32".into(),
+        Type::Uint64 => "uint64".into(),
+        Type::Uint32 => "uint32".into(),
         Type::String => "string".into(),
         Type::Double => "double".into(),
         other => format!("{other:?}"),
@@ -294,6 +322,17 @@ fn the_package_is_the_public_one() {
 #[test]
 fn every_message_has_the_fields_of_the_contract_and_no_others() {
     assert_eq!(messages(&contract()), written(MESSAGES));
+}
+
+#[test]
+fn what_is_said_about_load_stays_as_it_was_given_out() {
+    let files = FileDescriptorSet::decode(DESCRIPTORS).expect("a descriptor set").file;
+    let name = "admittance/v1/load.proto";
+    let file = files.into_iter().find(|file| file.name() == name).expect(name);
+    assert_eq!(messages(&file), written(LOAD));
+    let service = &file.service[0];
+    let methods: Vec<&str> = service.method.iter().map(|method| method.name()).collect();
+    assert_eq!((service.name(), methods), ("Load", vec!["Status"]));
 }
 
 #[test]

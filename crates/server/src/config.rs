@@ -35,6 +35,7 @@ mod budget;
 mod concurrency;
 mod escrow;
 mod lease;
+mod load;
 mod node;
 mod policy;
 mod problem;
@@ -55,6 +56,7 @@ use self::concurrency::lease_ttl;
 pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
 pub use self::lease::TierConfig;
+pub use self::load::{LoadBy, LoadConfig, Shedding};
 use self::node::{Entry, Value};
 use self::policy::quoted_key;
 use self::problem::nearest;
@@ -97,6 +99,8 @@ pub struct Config {
     pub policies: Vec<PolicyConfig>,
     /// The prefix of policies that have none of their own.
     pub default_prefix: Option<String>,
+    /// How the service sheds load.
+    pub load: Shedding,
     /// What held for policies that do not say.
     pub defaults: Defaults,
     /// What is odd about the file but does not keep it from being used.
@@ -114,6 +118,8 @@ pub struct PolicyConfig {
     pub concurrency: Option<GateConfig>,
     /// How much may be spent, if that is limited.
     pub cost: Option<CostConfig>,
+    /// What its requests are when the service is behind, if they are not like all others.
+    pub load: Option<LoadConfig>,
     /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
     /// What to answer when the store cannot.
@@ -233,6 +239,7 @@ impl fmt::Display for Config {
         if let Some(prefix) = &self.default_prefix {
             writeln!(f, "defaults:\n  prefix: {}", yaml_text(prefix))?;
         }
+        write!(f, "{}", self.load)?;
         match self.policies.len() {
             0 => writeln!(f, "limiters: {{}}")?,
             _ => writeln!(f, "limiters:")?,
@@ -249,6 +256,9 @@ impl fmt::Display for Config {
             }
             if let Some(cost) = &policy.cost {
                 write!(f, "{cost}")?;
+            }
+            if let Some(load) = &policy.load {
+                write!(f, "{load}")?;
             }
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;
@@ -335,10 +345,12 @@ impl Reader {
             return None;
         };
         let (mut policies, mut default_prefix) = (None, None);
+        let mut load = Shedding::default();
         for entry in entries {
             match entry.key.as_str() {
                 "limiters" => policies = Some(self.limiters(entry)),
                 "defaults" => default_prefix = self.defaults(entry),
+                "load" => load = self.shedding(entry).unwrap_or_default(),
                 "version" | "capture" | "replay" => {
                     self.warn(entry, "has no meaning here and is ignored")
                 }
@@ -350,8 +362,9 @@ impl Reader {
         }
         let (policies, places): (Vec<_>, Vec<_>) = policies?.into_iter().unzip();
         let (defaults, warnings) = (self.defaults, Report::default());
-        let mut config = Config { policies, default_prefix, defaults, warnings };
+        let mut config = Config { policies, default_prefix, load, defaults, warnings };
         self.namespaces(&config, &places);
+        self.shed_in_vain(&config, &places);
         config.policies.sort_by(|a, b| a.name.cmp(&b.name));
         Some(config)
     }
@@ -386,6 +399,17 @@ impl Reader {
                 );
                 self.warnings.push(Problem { place: Some(place), path, message });
             }
+        }
+    }
+
+    /// A policy that says what it is under load, where load is not shed: allowed, so that shedding
+    /// can be switched off in one place.
+    fn shed_in_vain(&mut self, config: &Config, places: &[Place]) {
+        let idle = |policy: &PolicyConfig| policy.load.is_some() && config.load.0.is_none();
+        for (policy, &place) in config.policies.iter().zip(places).filter(|(one, _)| idle(one)) {
+            let path = format!("limiters.{}.load", quoted_key(&policy.name));
+            let message = "has no effect while the file says load: off".into();
+            self.warnings.push(Problem { place: Some(place), path, message });
         }
     }
 
@@ -477,7 +501,7 @@ impl Reader {
 
 const BUILT_IN: &str = include_str!("config/built-in.yaml");
 const EXAMPLE: &str = "limiters: { api: { strategy: gcra, limit: 100, period: 1m } }";
-const TOP_LEVEL: &[&str] = &["limiters", "defaults", "version", "capture", "replay"];
+const TOP_LEVEL: &[&str] = &["limiters", "defaults", "load", "version", "capture", "replay"];
 const NAME_MAX: usize = 256;
 /// The name that probes have in a shared store.
 const PROBES: &str = admittance::Guarded::<()>::PROBE_POLICY;

@@ -22,6 +22,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use crate::config::quoted;
+use crate::load::Peer;
 use crate::service::{Lent, Refusal, Service};
 
 /// What a peer must show to be lent anything.
@@ -77,7 +78,7 @@ impl Fleet for FleetDoor {
         &self,
         request: Request<v1::ReserveRequest>,
     ) -> Result<Response<v1::ReserveResponse>, Status> {
-        let peer = request.extensions().get::<SocketAddr>().copied();
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
         self.secret.admits(peer, request.metadata())?;
         // Who counts durations does not throw leases away, whatever its wall clock says.
         let counts = request.metadata().get(LEASE_CLOCK).is_some_and(|value| value == "duration");

@@ -2,7 +2,8 @@
 //!
 //! # Guarantee
 //! A denial is a reply, never an error. Errors are `NOT_FOUND` for an unknown policy,
-//! `INVALID_ARGUMENT` for what no policy could decide, `UNIMPLEMENTED` for what this policy or
+//! `INVALID_ARGUMENT` for what no policy could decide, `RESOURCE_EXHAUSTED` from a process that is
+//! behind, `UNIMPLEMENTED` for what this policy or
 //! this version cannot do, `UNAVAILABLE` for a look that the store could not answer. None of them
 //! has charged anything. A decision that the fail mode made has `admittance-source: fail-mode` in
 //! its metadata; one that this process made with what it has borrowed, or a denial that it
@@ -130,6 +131,7 @@ pub(crate) fn sourced<T>(reply: T, source: Source) -> Response<T> {
 pub(crate) fn status(refusal: Refusal) -> Status {
     let message = refusal.to_string();
     match refusal {
+        Refusal::Shed(shed) => crate::load::status(shed),
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
         Refusal::Unsupported { .. } => Status::unimplemented(message),
         Refusal::Store { .. } | Refusal::Relay { .. } => Status::unavailable(message),

@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use admittance_proto::{BUDGETS, FLEET, RATE_LIMITER};
+use admittance_proto::{BUDGETS, FLEET, LOAD, RATE_LIMITER};
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -44,7 +44,9 @@ impl Healthy {
 
     fn is_known(&self, service: &str) -> bool {
         let mut others = self.served.names();
-        service.is_empty() || service == RATE_LIMITER || others.any(|name| name == service)
+        service.is_empty()
+            || [RATE_LIMITER, LOAD].contains(&service)
+            || others.any(|name| name == service)
     }
 
     fn status(&self) -> ServingStatus {

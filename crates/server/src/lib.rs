@@ -24,12 +24,15 @@
 
 mod budgets;
 mod config;
+mod connection;
 mod escrow;
 mod fleet;
 mod grpc;
 mod health;
 mod lease_id;
 mod leases;
+mod load;
+mod metrics;
 mod peers;
 mod secret;
 mod serve;
@@ -37,11 +40,13 @@ mod service;
 mod store;
 
 pub use config::{
-    Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, Place, PolicyConfig,
-    Problem, RateConfig, Report, ReserveConfig, Rule, StoreConfig, TierConfig,
+    Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, LoadBy, LoadConfig,
+    Place, PolicyConfig, Problem, RateConfig, Report, ReserveConfig, Rule, Shedding, StoreConfig,
+    TierConfig,
 };
 pub use fleet::FleetSecret;
 pub use leases::{Heard, Lease};
+pub use metrics::{MetricsDoor, Source as MetricSource, exposition};
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,

@@ -5,6 +5,7 @@
 //! - After the shutdown signal no connection is accepted, calls in flight finish, health says
 //!   NOT_SERVING, and [`serve`] returns within [`DRAIN_MAX`] and half a second for what is given
 //!   back, finished or not.
+//! - A call that comes when this process is behind is shed at once, [in order](crate::load).
 //! - A client can hold only so much: connections, streams per connection, bytes per message and
 //!   the time to send one are bounded; a connection whose peer is gone is closed.
 //!
@@ -13,31 +14,36 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
+use admittance::load::{
+    LoadLayer, LoadRules, Prober, RefuseShed, Shed, Shedder, Sort, Sorted, StartError,
+    TokioExecutor,
+};
 use admittance_proto::budgets::budgets_server::BudgetsServer;
+use admittance_proto::load::load_server::LoadServer;
 use admittance_proto::v1::fleet_server::FleetServer;
 use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
-use admittance_proto::{DESCRIPTORS, RATE_LIMITER};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::Sleep;
+use admittance_proto::{DESCRIPTORS, LOAD, RATE_LIMITER};
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::body::Body;
 use tonic::transport::Server;
-use tonic::transport::server::{Connected, Router};
+use tonic::transport::server::Router;
 use tonic_health::pb::health_server::HealthServer;
+use tower_layer::{Identity, Stack};
 
 use crate::Service;
 use crate::budgets::BudgetsDoor;
+use crate::connection::Connection;
 use crate::fleet::{FleetDoor, FleetSecret};
 use crate::grpc::Door;
 use crate::health::{Healthy, Served};
+use crate::load::{self, LoadDoor};
 
 /// How long calls in flight may take to finish after the shutdown signal. The process is to be gone
 /// within five seconds, on a busy machine too.
@@ -74,6 +80,9 @@ pub enum ServeError {
     /// The transport gave up.
     #[error("the transport failed: {0}")]
     Transport(#[from] tonic::transport::Error),
+    /// Load cannot be measured.
+    #[error("load cannot be measured: {0}")]
+    Load(#[from] StartError),
 }
 
 /// Serves every door on the listener until `shutdown` completes, then drains.
@@ -98,9 +107,10 @@ pub async fn serve_fleet(
     secret: FleetSecret,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Drained, ServeError> {
+    let _prober = regulate(&service)?;
     let (drain, draining) = watch::channel(false);
     let router = doors(Arc::clone(&service), secret, draining.clone())?;
-    let connections = accept(listener, draining.clone());
+    let connections = accept(listener, draining.clone(), service.shedder().cloned());
     let mut stop = draining;
     let stopped = async move {
         let _ = stop.wait_for(|draining| *draining).await;
@@ -126,6 +136,52 @@ pub async fn serve_fleet(
     drained
 }
 
+/// Measures how far this runtime is behind, until what it gives is dropped.
+fn regulate(service: &Service) -> Result<Option<Prober>, StartError> {
+    let Some(shedder) = service.shedder() else { return Ok(None) };
+    match shedder.start(TokioExecutor::current()) {
+        Ok(prober) => Ok(Some(prober)),
+        // It is served on another port too, where it was started.
+        Err(StartError::Running) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says which calls are shed first.
+#[derive(Clone, Copy, Debug)]
+struct Sorting {
+    is_on: bool,
+    by_policy: bool,
+}
+
+impl<B> Sort<Request<B>> for Sorting {
+    fn sort(&self, request: &Request<B>, _: &Shedder) -> Sorted {
+        if self.is_on { load::sort(request, self.by_policy) } else { Sorted::exempt() }
+    }
+}
+
+/// Answers those that are.
+#[derive(Clone, Copy, Debug)]
+struct Refusing;
+
+impl RefuseShed<Body> for Refusing {
+    fn refuse(&self, shed: Shed) -> Response<Body> {
+        load::refuse(shed)
+    }
+}
+
+type Shedding = LoadLayer<Sorting, Refusing>;
+
+/// What stands before every call.
+fn shedding(service: &Service) -> Shedding {
+    let (is_on, by_policy) = (service.shedder().is_some(), service.is_shed_by_policy());
+    let shedder = service.shedder().cloned().unwrap_or_else(|| {
+        let idle = Shedder::new(LoadRules::default());
+        idle.expect("the defaults are in range")
+    });
+    LoadLayer::new(shedder).sort_with(Sorting { is_on, by_policy }).refuse_with(Refusing)
+}
+
 /// A task that ends with what started it.
 struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
@@ -140,7 +196,7 @@ fn doors(
     service: Arc<Service>,
     secret: FleetSecret,
     draining: watch::Receiver<bool>,
-) -> Result<Router, ServeError> {
+) -> Result<Router<Stack<Shedding, Identity>>, ServeError> {
     let fleet = service.has_federated().then(|| {
         FleetServer::new(FleetDoor::new(Arc::clone(&service), secret))
             .max_decoding_message_size(MESSAGE_MAX)
@@ -152,6 +208,9 @@ fn doors(
             .max_encoding_message_size(MESSAGE_MAX)
     });
     let served = Served { fleet: fleet.is_some(), budgets: budgets.is_some() };
+    let shedding = shedding(&service);
+    let status =
+        LoadServer::new(LoadDoor::new(Arc::clone(&service))).max_decoding_message_size(MESSAGE_MAX);
     let limiter = RateLimiterServer::new(Door::new(service))
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -162,7 +221,9 @@ fn doors(
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .http2_max_header_list_size(HEADERS_MAX)
         .timeout(CALL_MAX)
+        .layer(shedding)
         .add_service(limiter)
+        .add_service(status)
         .add_optional_service(fleet)
         .add_optional_service(budgets)
         .add_service(HealthServer::new(Healthy::new(draining, served)))
@@ -177,6 +238,7 @@ fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .with_service_name(RATE_LIMITER)
+        .with_service_name(LOAD)
         .with_service_name("grpc.health.v1.Health")
         .with_service_name("grpc.reflection.v1.ServerReflection")
         .with_service_name("grpc.reflection.v1alpha.ServerReflection");
@@ -190,6 +252,7 @@ fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
 fn accept(
     listener: TcpListener,
     mut draining: watch::Receiver<bool>,
+    shedder: Option<Shedder>,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let (sender, receiver) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move {
@@ -200,7 +263,9 @@ fn accept(
                     Ok((stream, peer)) => {
                         // Answers are small: waiting to fill a packet only delays them.
                         let _ = stream.set_nodelay(true);
-                        if sender.send(Ok(Connection::new(stream, peer, place))).await.is_err() {
+                        let shedder = shedder.clone();
+                        let connection = Connection::new(stream, peer, place, shedder);
+                        if sender.send(Ok(connection)).await.is_err() {
                             return;
                         }
                     }
@@ -217,97 +282,10 @@ fn accept(
     ReceiverStream::new(receiver)
 }
 
-/// A connection and its place among those allowed at once.
-#[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
-    /// As it was accepted: of one that is gone already the stream says nothing.
-    peer: SocketAddr,
-    _place: OwnedSemaphorePermit,
-    /// Until when the peer must have said that it speaks HTTP/2; `None` once it has.
-    greeting: Option<Greeting>,
-}
-
-#[derive(Debug)]
-struct Greeting {
-    /// How many bytes of it are still to come.
-    missing: usize,
-    until: Pin<Box<Sleep>>,
-}
-
-impl Connection {
-    fn new(stream: TcpStream, peer: SocketAddr, place: OwnedSemaphorePermit) -> Self {
-        let until = Box::pin(tokio::time::sleep(CALL_MAX));
-        let greeting = Some(Greeting { missing: PREFACE, until });
-        Self { stream, peer, _place: place, greeting }
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = SocketAddr;
-
-    fn connect_info(&self) -> SocketAddr {
-        self.peer
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let arrived = buffer.filled().len() - before;
-        let Some(greeting) = &mut self.greeting else { return polled };
-        greeting.missing = greeting.missing.saturating_sub(arrived);
-        if greeting.missing == 0 {
-            self.greeting = None;
-        } else if polled.is_pending() && greeting.until.as_mut().poll(context).is_ready() {
-            // Who connects and says nothing must not keep a place.
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 /// How long giving back may take after the drain.
 const GIVE_BACK_MAX: Duration = Duration::from_millis(500);
 /// A peer that does not answer a ping within the timeout is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The bytes that every HTTP/2 connection begins with.
-const PREFACE: usize = 24;
 const HEADERS_MAX: u32 = 16 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -36,6 +36,7 @@ mod admit;
 mod cost;
 mod instance;
 mod lend;
+mod load;
 mod many;
 mod rate;
 mod refusal;
@@ -68,6 +69,7 @@ use self::cost::{Costed, Ledger};
 pub(crate) use self::cost::{lease_text, parse_lease};
 pub use self::instance::{Instance, Unservable};
 pub use self::lend::{Lent, Stopped};
+use self::load::Guarding;
 use self::rate::{Here, Rate, Unanswered};
 pub use self::refusal::{Known, Operation, Refusal, cost, units};
 
@@ -100,6 +102,8 @@ pub struct Service {
     shared: Vec<(Rules, Arc<SharedAccounts<AnyStore>>)>,
     /// This instance's part of every limit, without and with what others leave to it.
     parts: [Option<Arc<Parts>>; 2],
+    /// What it has against its own overload.
+    guarding: Guarding,
 }
 
 /// What policies must have in common to be charged together: the store's deadline, the fail mode.
@@ -174,6 +178,7 @@ impl Service {
             ledger: Ledger::new(here),
             shared: Vec::new(),
             parts: [None, None],
+            guarding: Guarding::new(config),
         }
     }
 
@@ -386,7 +391,16 @@ impl Service {
     pub async fn check(&self, policy: &str, key: &str, cost: Cost) -> Result<Decided, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        let decided = policy.rate(Operation::Check)?.check(key, cost).await;
+        if policy.is_load_only() {
+            let unlimited = Decided { decision: self.unlimited(), source: Source::Node };
+            return Ok(self.shed(policy, key)?.unwrap_or(unlimited));
+        }
+        let rate = policy.rate(Operation::Check)?;
+        if let Some(denied) = self.shed(policy, key)? {
+            return Ok(denied);
+        }
+        self.work();
+        let decided = rate.check(key, cost).await;
         decided.map_err(|why| policy.unanswered(why, Operation::Check))
     }
 
@@ -407,8 +421,23 @@ impl Service {
         for key in keys {
             bounded(key)?;
         }
-        let decided = policy.rate(Operation::CheckMany)?.check_many(keys, cost).await;
-        decided.map_err(|why| policy.unanswered(why, Operation::CheckMany))
+        let unlimited = || vec![self.unlimited(); keys.len()];
+        if policy.is_load_only() {
+            let Some(denied) = self.shed_many(policy, keys)? else {
+                return Ok((unlimited(), Source::Node));
+            };
+            return Ok((many::merged(denied, unlimited()), Source::Node));
+        }
+        let rate = policy.rate(Operation::CheckMany)?;
+        let Some(denied) = self.shed_many(policy, keys)? else {
+            let decided = rate.check_many(keys, cost).await;
+            return decided.map_err(|why| policy.unanswered(why, Operation::CheckMany));
+        };
+        let kept: Vec<_> = many::kept(&denied, keys).collect();
+        let decided = rate.check_many(&kept, cost).await;
+        let decided = decided.map_err(|why| policy.unanswered(why, Operation::CheckMany));
+        let (decisions, source) = decided?;
+        Ok((many::merged(denied, decisions), source.max(Source::Node)))
     }
 
     /// Says what a request of cost 1 would get. Charges nothing.

@@ -18,6 +18,16 @@ impl Service {
 
     /// With these variables in its environment too.
     pub(crate) fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        // What these tests count must not depend on how busy the machine is.
+        Self::spawn(&[&["--no-load-shedding"], args].concat(), variables)
+    }
+
+    /// One that sheds load, as it does by default.
+    pub(crate) fn start_shedding(args: &[&str]) -> Self {
+        Self::spawn(args, &[])
+    }
+
+    fn spawn(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_admittance"))
             .args(["serve", "--port", "0"])
             .args(args)

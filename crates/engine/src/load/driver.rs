@@ -204,7 +204,7 @@ impl<E: Executor> Driver<E> {
         let adjustment = self.regulator.adjust(monotonic, &seen, &traffic);
         self.adjusted_ns = now_ns;
         self.adjusts_at_ns = now_ns.saturating_add(self.interval_ns);
-        self.shared.apply(&adjustment, self.adjusts_at_ns);
+        self.shared.apply(&adjustment, self.adjusts_at_ns, seen.load.workers);
         self.pace(adjustment.probes);
         self.probes_at_ns = now_ns;
         self.before = now;

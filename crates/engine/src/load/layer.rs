@@ -8,8 +8,9 @@
 //!   With HTTP/2, where each request is a task of its own, its wait is then over, and just the
 //!   probes see it; [`wait_from_clone`](LoadLayer::wait_from_clone) measures it. With HTTP/1 a
 //!   request runs in the task of its connection, and only probes wait.
-//! - There the queue of tasks stands before the layer: the level bounds it, the room does not. Who
-//!   can ask before a task is spawned has [`Shedder::admit`].
+//! - There the queue of tasks stands before the layer: the level bounds it. The room does if
+//!   [`Sorted::since`] says when a request came, or whoever spawns the task asks
+//!   [`Shedder::admit`].
 //!
 //! # Proven by
 //! `tests/load_layer.rs`, with real axum and tonic servers.
@@ -45,29 +46,56 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Measured, Shed, Shedder};
+use super::shedder::{Asking, Who};
+use super::{Arrival, Measured, Shed, Shedder};
 
 /// What a request is, as far as shedding goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Sorted(Option<(Class, Option<Hashed>)>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sorted {
+    class: Option<Class>,
+    who: Who,
+    arrival: Option<Arrival>,
+}
 
 impl Sorted {
     /// Never shed, and not measured: health checks.
     #[must_use]
     pub const fn exempt() -> Self {
-        Self(None)
+        Self { class: None, who: Who::Any, arrival: None }
     }
 
     /// Shed at random within its class.
     #[must_use]
     pub const fn any(class: Class) -> Self {
-        Self(Some((class, None)))
+        Self { class: Some(class), who: Who::Any, arrival: None }
     }
 
     /// Shed by its key within its class.
     #[must_use]
     pub const fn key(class: Class, key: Hashed) -> Self {
-        Self(Some((class, Some(key))))
+        Self { class: Some(class), who: Who::Key(key), arrival: None }
+    }
+
+    /// Judged by the service itself, which knows more about it, with
+    /// [`reject_key_as`](Shedder::reject_key_as) or the like: just once, since that counts it. The
+    /// layer refuses it, as one of this class, only for want of room.
+    #[must_use]
+    pub const fn later(class: Class) -> Self {
+        Self { class: Some(class), who: Who::Later, arrival: None }
+    }
+
+    /// It has been here since then: the layer of an HTTP/2 server is often called only when the
+    /// task of the request first runs, and what it waited by then is part of its wait. It is shed
+    /// where more was done in the meantime than may be made to wait; critical work excepted.
+    #[must_use]
+    pub const fn since(self, arrival: Arrival) -> Self {
+        Self { arrival: Some(arrival), ..self }
+    }
+
+    /// Its class, unless it is exempt.
+    #[must_use]
+    pub const fn class(self) -> Option<Class> {
+        self.class
     }
 }
 
@@ -207,12 +235,11 @@ where
     fn call(&mut self, request: Q) -> Self::Future {
         let LoadLayer { shedder, sort, refuse, .. } = &self.layer;
         let arrived_ns = self.cloned_ns.take();
-        let admitted = match sort.sort(&request, shedder).0 {
-            None => return LoadFuture::Exempt { future: self.inner.call(request) },
-            Some((class, None)) => shedder.admit_any(class),
-            Some((class, Some(hashed))) => shedder.admit_hashed(class, hashed),
+        let Sorted { class, who, arrival } = sort.sort(&request, shedder);
+        let Some(class) = class else {
+            return LoadFuture::Exempt { future: self.inner.call(request) };
         };
-        match admitted {
+        match shedder.admit_asking(Asking { class, who, arrival }) {
             Ok(root) => {
                 let root = root.since(arrived_ns.unwrap_or(u64::MAX));
                 LoadFuture::Measured { future: root.measure(self.inner.call(request)) }

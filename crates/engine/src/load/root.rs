@@ -5,8 +5,9 @@
 //! requests stand in.
 //!
 //! # Guarantee
-//! Work counts as waiting from its admission until it is first polled or dropped, whichever comes
-//! first, and once. It counts as ended once, also when it is dropped or panics.
+//! Work counts as waiting from its admission, or from its arrival if that was noted, until it is
+//! first polled or dropped, whichever comes first, and once. It counts as ended once, also when it
+//! is dropped or panics.
 //!
 //! # Proven by
 //! `tests/load.rs`.
@@ -22,7 +23,7 @@ use admittance_core::Span;
 use admittance_core::load::Delays;
 use pin_project_lite::pin_project;
 
-use super::shedder::Shared;
+use super::shedder::{Arrival, Shared};
 
 /// Work that was admitted and has not begun. Dropping it says that it never will. One that is
 /// leaked waits for ever, and takes the room of another.
@@ -43,8 +44,8 @@ enum State {
 impl Root {
     /// Work that has a place among those that wait.
     #[inline]
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let admitted_ns = shared.clock.now_ns();
+    pub(super) fn new(shared: Arc<Shared>, arrival: Option<Arrival>) -> Self {
+        let admitted_ns = arrival.map_or_else(|| shared.clock.now_ns(), |arrival| arrival.at_ns);
         Self { shared, admitted_ns, state: State::Waiting }
     }
 

@@ -70,6 +70,33 @@ struct Words {
     seed: Seed,
     room: AtomicU64,
     adjusts_at_ns: AtomicU64,
+    /// How much work, in time on a worker, may be done between an arrival and its admission.
+    ahead_max_ns: AtomicU64,
+}
+
+/// When work came to this process, for what only later gets to where it is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub(super) at_ns: u64,
+    /// How much work had been done by then, in time on a worker.
+    done_ns: u64,
+}
+
+/// Work that asks to start.
+#[derive(Clone, Copy)]
+pub(super) struct Asking {
+    pub(super) class: Class,
+    pub(super) who: Who,
+    pub(super) arrival: Option<Arrival>,
+}
+
+/// By what it is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Who {
+    Any,
+    Key(Hashed),
+    /// By what is known only later: now there only must be room.
+    Later,
 }
 
 /// What admitted work leaves behind.
@@ -125,6 +152,7 @@ impl Shedder {
             seed: rules.seed,
             room: AtomicU64::new(u64::MAX),
             adjusts_at_ns: AtomicU64::new(0),
+            ahead_max_ns: AtomicU64::new(u64::MAX),
         };
         Ok(Self(Arc::new(Shared {
             words,
@@ -190,16 +218,52 @@ impl Shedder {
         self.admit_hashed(class, random())
     }
 
-    pub(super) fn admit_hashed(&self, class: Class, hashed: Hashed) -> Result<Root, Shed> {
-        if !self.0.admits(class, hashed) {
-            return Err(Shed { class, retry: self.0.until_adjusted() });
+    fn admit_hashed(&self, class: Class, hashed: Hashed) -> Result<Root, Shed> {
+        self.admit_asking(Asking { class, who: Who::Key(hashed), arrival: None })
+    }
+
+    pub(super) fn admit_asking(&self, asking: Asking) -> Result<Root, Shed> {
+        let Asking { class, who, arrival } = asking;
+        let admits = match who {
+            Who::Any => self.0.admits(class, random()),
+            Who::Key(hashed) => self.0.admits(class, hashed),
+            Who::Later => true,
+        };
+        if !admits {
+            return Err(self.shed(class));
         }
-        if !self.0.queue(class) {
-            self.0.counts.refuse(class);
+        let is_late = arrival.is_some_and(|arrival| self.0.is_late(arrival));
+        if (is_late && class != Class::Critical) || !self.0.queue(class) {
+            match who {
+                // Nobody else will count it.
+                Who::Later => self.0.count_refused(class, random()),
+                Who::Any | Who::Key(_) => self.0.counts.refuse(class),
+            }
             self.0.work.crowded.fetch_or(1 << class.index(), Ordering::Relaxed);
-            return Err(Shed { class, retry: self.0.until_adjusted() });
+            return Err(self.shed(class));
         }
-        Ok(Root::new(Arc::clone(&self.0)))
+        Ok(Root::new(Arc::clone(&self.0), arrival))
+    }
+
+    /// Whether work for this key would have to be refused; counts nothing. For the other keys of
+    /// work that is for several, and that was counted once.
+    #[must_use]
+    pub fn would_reject(&self, class: Class, key: impl LoadKey) -> bool {
+        !self.0.would_admit(class, self.hashed(key)).0
+    }
+
+    /// That work comes now, for a [layer](super::Sorted::since) that sees it later: until it does,
+    /// no more may be done than within the longest wait.
+    #[must_use]
+    pub fn arrival(&self) -> Arrival {
+        let done_ns = self.0.work.busy_ns.load(Ordering::Relaxed);
+        Arrival { at_ns: self.0.clock.now_ns(), done_ns }
+    }
+
+    /// What is said to work of this class that must not start.
+    #[must_use]
+    pub fn shed(&self, class: Class) -> Shed {
+        Shed { class, retry: self.0.until_adjusted() }
     }
 
     /// The denial that a refusal is among decisions: nothing remains, now; ask again when the level
@@ -258,9 +322,19 @@ impl std::error::Error for Shed {}
 impl Shared {
     #[inline]
     fn admits(&self, class: Class, hashed: Hashed) -> bool {
+        let (admits, place) = self.would_admit(class, hashed);
+        !self.counts.count(class, place, !admits)
+    }
+
+    #[inline]
+    fn would_admit(&self, class: Class, hashed: Hashed) -> (bool, Place) {
         let place = hashed.place(Moment::from_bits(self.words.moment.load(Ordering::Relaxed)));
         let cutoff = Cutoff::from_bits(self.words.cutoff.load(Ordering::Relaxed));
-        !self.counts.count(class, place, !cutoff.admits(class, place))
+        (cutoff.admits(class, place), place)
+    }
+
+    fn count_refused(&self, class: Class, hashed: Hashed) {
+        self.counts.count(class, self.would_admit(class, hashed).1, true);
     }
 
     /// Takes a place among those that wait, if there is one or it is critical.
@@ -272,6 +346,13 @@ impl Shared {
         };
         let place = |waiting: u64| (waiting < room).then_some(waiting.saturating_add(1));
         self.work.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
+    }
+
+    /// Whether more was done since than may be before what has come is admitted. Time alone does
+    /// not count: a process that was not run is late with everything, and behind with nothing.
+    fn is_late(&self, arrival: Arrival) -> bool {
+        let done_ns = self.work.busy_ns.load(Ordering::Relaxed);
+        done_ns.wrapping_sub(arrival.done_ns) >= self.words.ahead_max_ns.load(Ordering::Relaxed)
     }
 
     fn until_adjusted(&self) -> Span {
@@ -286,7 +367,15 @@ impl Shared {
         self.words.moment.store(moment.to_bits(), Ordering::Relaxed);
     }
 
-    pub(super) fn apply(&self, adjustment: &Adjustment, next_ns: u64) {
+    pub(super) fn apply(&self, adjustment: &Adjustment, next_ns: u64, workers: u64) {
+        let ahead_max_ns = match self.rules.law {
+            Law::Delay(rules) => {
+                let each_ns = rules.wait_max.us().saturating_mul(1_000);
+                each_ns.saturating_mul(workers.max(1))
+            }
+            Law::Jitter(_) => u64::MAX,
+        };
+        self.words.ahead_max_ns.store(ahead_max_ns, Ordering::Relaxed);
         self.words.cutoff.store(adjustment.cutoff.to_bits(), Ordering::Relaxed);
         self.words.room.store(adjustment.room, Ordering::Relaxed);
         self.words.adjusts_at_ns.store(next_ns, Ordering::Relaxed);
@@ -296,6 +385,7 @@ impl Shared {
     pub(super) fn open(&self) {
         self.words.cutoff.store(Cutoff::OPEN.to_bits(), Ordering::Relaxed);
         self.words.room.store(u64::MAX, Ordering::Relaxed);
+        self.words.ahead_max_ns.store(u64::MAX, Ordering::Relaxed);
         self.words.adjusts_at_ns.store(0, Ordering::Relaxed);
         let mut shown = self.shown_mut();
         *shown = Shown { last: Shown::new().last, stuck_workers: 0, ..*shown };

@@ -253,6 +253,7 @@ impl Reader<'_, '_> {
             rate: None,
             concurrency: None,
             cost: Some(cost?),
+            load: raw.load.value().copied(),
             prefix: raw.prefix.value().or(block.value()?.prefix.value()).cloned(),
             fail: fail?,
             store,
@@ -537,6 +538,7 @@ const BESIDE: &[&str] = &[
     "waitReplicas",
     "storeDeadline",
     "durable",
+    "load",
 ];
 const EXAMPLE: &str = "{ budget: 100000, windowMs: 60000 }";
 const WINDOWS_EXAMPLE: &str = "{ minute: { budget: 100000, period: 1m } }";

@@ -10,7 +10,7 @@ use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, TRUTH, quoted_key};
 use super::problem::{Place, nearest, quoted};
 use super::rule::Length;
-use super::{scalar, yaml_text};
+use super::{load, scalar, yaml_text};
 
 /// The concurrency axis of a policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -377,6 +377,7 @@ pub(super) fn is_of_rate(key: &str) -> bool {
         "leaseTtl",
         LOCAL,
         DISTRIBUTED,
+        load::BLOCK,
     ];
     !OTHERS.contains(&key)
 }

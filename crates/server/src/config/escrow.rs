@@ -157,6 +157,7 @@ impl Reader<'_, '_> {
             }),
             concurrency: None,
             cost: None,
+            load: raw.load.value().copied(),
             prefix: raw.prefix.value().map(ToOwned::to_owned),
             fail: fail?,
             store,
@@ -249,6 +250,15 @@ impl fmt::Display for EscrowConfig {
 pub(super) const BLOCK: &str = "fairEscrow";
 const KEYS: &[&str] = &["limit", "windowMs", "period", "weights", "maxKeys", "quantum"];
 /// What a policy with the block may say beside it.
-const BESIDE: &[&str] =
-    &[BLOCK, "prefix", "fail", "share", "hashTag", "waitReplicas", "storeDeadline", "durable"];
+const BESIDE: &[&str] = &[
+    BLOCK,
+    "prefix",
+    "fail",
+    "share",
+    "hashTag",
+    "waitReplicas",
+    "storeDeadline",
+    "durable",
+    "load",
+];
 const EXAMPLE: &str = "fairEscrow: { limit: 100, windowMs: 60000 }";

@@ -9,7 +9,8 @@ use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
 use super::{
-    Defaults, Fail, PolicyConfig, RateConfig, budget, concurrency, escrow, lease, scalar, shared,
+    Defaults, Fail, LoadConfig, PolicyConfig, RateConfig, budget, concurrency, escrow, lease, load,
+    scalar, shared,
 };
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
@@ -31,14 +32,14 @@ pub(crate) fn read(
         return policy.filter(|_| problems.len() == found_before);
     }
     let concurrency = reader.concurrency(&raw);
-    let has_concurrency = !raw.concurrency.is_absent() || !raw.distributed.is_absent();
-    if has_concurrency && !raw.keys.iter().any(|(key, _)| concurrency::is_of_rate(key)) {
+    if reader.is_without_rate(&raw) {
         let (fail, store) = reader.shared(defaults, None, &raw);
         return Some(PolicyConfig {
             name: name.key.clone(),
             rate: None,
             concurrency,
             cost: None,
+            load: raw.load.value().copied(),
             prefix: raw.prefix.value().map(ToOwned::to_owned),
             fail: fail?,
             store,
@@ -76,6 +77,7 @@ pub(crate) fn read(
         }),
         concurrency,
         cost: None,
+        load: raw.load.value().copied(),
         prefix: raw.prefix.value().map(ToOwned::to_owned),
         fail: fail?,
         store,
@@ -118,6 +120,7 @@ pub(super) struct Raw<'a> {
     pub(super) distributed: Slot<concurrency::Block>,
     pub(super) token_budget: Slot<budget::Block>,
     pub(super) fleet_budget: Slot<budget::Block>,
+    pub(super) load: Slot<LoadConfig>,
     pub(super) lease_ttl: Slot<Span>,
     pub(super) fail: Slot<Fail>,
     pub(super) share: Slot<Decimal>,
@@ -273,6 +276,7 @@ impl<'n> Reader<'n, '_> {
             }
             budget::LOCAL => raw.token_budget = self.budget_block(entry, budget::LOCAL),
             budget::SHARED => raw.fleet_budget = self.budget_block(entry, budget::SHARED),
+            load::BLOCK => raw.load = self.load_block(entry),
             "leaseTtl" => raw.lease_ttl = self.slot(entry, "2s", concurrency::lease_ttl),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
@@ -535,6 +539,7 @@ const EVERY_POLICY: &[&str] = &[
     lease::FEDERATED,
     concurrency::LOCAL,
     concurrency::DISTRIBUTED,
+    load::BLOCK,
 ];
 
 /// Every key a policy may have, with a value to show.
@@ -570,9 +575,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     (budget::LOCAL, "{ budget: 100000, windowMs: 60000 }"),
     (budget::SHARED, "{ budget: 100000, windowMs: 60000 }"),
     ("leaseTtl", "2s"),
+    (load::BLOCK, "{ class: default, by: key }"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
-const LATER: &[&str] = &["load", "cost", "joint", "atomicity", "leaseTime", "shadow", "batch"];
+const LATER: &[&str] = &["cost", "joint", "atomicity", "leaseTime", "shadow", "batch"];
 
 const EXAMPLE: &str = "{ strategy: gcra, limit: 100, period: 1m }";

@@ -8,7 +8,7 @@ use admittance::concurrency::{Node, Word};
 use admittance::gate::{FleetGate, FleetSettings, Gate, Permit, Refused};
 use admittance::two_tier::BootClock;
 use admittance::{
-    Coordinator, Cost, Decision, Invalid, MemoryCoordinator, Outcome, Retry, Source, Span,
+    Coordinator, Cost, Decided, Decision, Invalid, MemoryCoordinator, Outcome, Retry, Source, Span,
 };
 
 use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
@@ -36,6 +36,8 @@ pub enum Axis {
     Rate,
     /// How many at once.
     Concurrency,
+    /// Whether the process can take it on at all.
+    Load,
 }
 
 impl Axis {
@@ -45,6 +47,7 @@ impl Axis {
         match self {
             Self::Rate => "rate",
             Self::Concurrency => "concurrency",
+            Self::Load => "load",
         }
     }
 }
@@ -131,8 +134,17 @@ impl Service {
     pub async fn admit(&self, policy: &str, key: &str) -> Result<Admitted, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        let (Some(gated), Some(config)) = (&policy.gate, &policy.config.concurrency) else {
+        let gated = policy.gate.as_ref().zip(policy.config.concurrency.as_ref());
+        if gated.is_none() && !policy.is_load_only() {
             return Err(policy.cannot(Operation::Admit));
+        }
+        if let Some(Decided { decision, source }) = self.shed(policy, key)? {
+            return Ok(Admitted { decision, binding: Some(Axis::Load), lease: None, source });
+        }
+        let Some((gated, config)) = gated else {
+            // Nothing is held.
+            let decision = self.unlimited();
+            return Ok(Admitted { decision, binding: None, lease: None, source: Source::Node });
         };
         let permit = match gated.acquire() {
             Ok(permit) => permit,

@@ -181,6 +181,11 @@ impl Service {
     /// An unknown policy, one without a budget, a key that is too long.
     pub async fn debit(&self, policy: &str, key: &str, units: Cost) -> Result<Decided, Refusal> {
         let asked = [Asked { policy, key, units: units.units() }];
+        let (named, key) = (self.policy(policy)?, bounded(key)?);
+        named.costed(Operation::Debit)?;
+        if let Some(denied) = self.shed(named, key)? {
+            return Ok(denied);
+        }
         let costs = self.book(&asked, Act::Debit(None), Operation::Debit).await?;
         Ok(Decided { decision: costs.decision, source: costs.source })
     }

@@ -1,4 +1,5 @@
-//! Many keys of a policy with a tier: each is decided by itself.
+//! Batches: many keys of a policy with a tier, each decided by itself, and those of which some are
+//! shed.
 
 use std::sync::Arc;
 
@@ -32,6 +33,18 @@ pub(super) async fn each(
     let decided = decided.ok_or(StoreError::Lost)?;
     let source = decided.iter().map(|decided| decided.source).max().unwrap_or(Source::Store);
     Ok((decided.into_iter().map(|decided| decided.decision).collect(), source))
+}
+
+/// The keys of a batch that were not shed.
+pub(super) fn kept(denied: &[Option<Decision>], keys: &[String]) -> impl Iterator<Item = String> {
+    let kept = denied.iter().zip(keys).filter(|(denied, _)| denied.is_none());
+    kept.map(|(_, key)| key.clone())
+}
+
+/// The decisions of a batch: the denials, and in between those of the keys that were not shed.
+pub(super) fn merged(denied: Vec<Option<Decision>>, decided: Vec<Decision>) -> Vec<Decision> {
+    let mut decided = decided.into_iter();
+    denied.into_iter().filter_map(|denied| denied.or_else(|| decided.next())).collect()
 }
 
 type Answered = Result<(usize, Result<Decided, StoreError>), JoinError>;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use admittance::budget::{Budget, Entry};
+use admittance::load::Shed;
 use admittance::{Cost, EXACT_MAX, StoreError};
 
 use super::{BATCH_MAX, KEY_MAX};
@@ -122,6 +123,9 @@ pub enum Refusal {
         /// Why not.
         error: StoreError,
     },
+    /// This process is behind.
+    #[error("{0}")]
+    Shed(Shed),
     /// The batch is too long.
     #[error("the batch has {length} keys; the most is {BATCH_MAX}")]
     BatchTooLong {

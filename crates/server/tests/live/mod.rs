@@ -7,7 +7,7 @@ use std::sync::Arc;
 use admittance::{ManualClock, Micros};
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{
-    Config, Drained, Fail, FleetSecret, ServeError, Service, SharedClock, serve_fleet,
+    Config, Drained, Fail, FleetSecret, ServeError, Service, SharedClock, Shedding, serve_fleet,
 };
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -25,6 +25,13 @@ pub(crate) struct Live {
 /// 2023-11-14T22:13:20Z, and a part of a millisecond.
 pub(crate) const START_US: u64 = 1_700_000_000_000_250;
 
+/// The policies of a service that sheds nothing: what tests count must not depend on how busy the
+/// machine is.
+fn config(policies: &str) -> Config {
+    let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
+    Config { load: Shedding(None), ..config }
+}
+
 impl Live {
     pub(crate) async fn with(policies: &str) -> Self {
         let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
@@ -32,15 +39,13 @@ impl Live {
     }
 
     pub(crate) async fn on(policies: &str, shared: SharedClock, clock: ManualClock) -> Self {
-        let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
-        Self::of(Arc::new(Service::new(&config, shared)), clock).await
+        Self::of(Arc::new(Service::new(&config(policies), shared)), clock).await
     }
 
     /// With a secret for those who borrow.
     pub(crate) async fn with_secret(policies: &str, secret: FleetSecret) -> Self {
         let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
-        let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
-        let service = Arc::new(Service::new(&config, Arc::new(clock.clone())));
+        let service = Arc::new(Service::new(&config(policies), Arc::new(clock.clone())));
         Self::serving(service, clock, secret).await
     }
 
