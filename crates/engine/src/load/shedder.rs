@@ -106,7 +106,11 @@ pub(super) struct Work {
     pub(super) waiting: AtomicU64,
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
+    /// The time on a worker of what has ended.
     pub(super) busy_ns: AtomicU64,
+    /// The time on a worker of all that was measured, turn by turn: work that ends after an hour
+    /// has not done an hour's worth since the last arrival.
+    pub(super) done_ns: AtomicU64,
     /// Bit by bit, the classes of which some were refused for want of room since it was last read.
     pub(super) crowded: AtomicU64,
     /// How long work waited, by bucket.
@@ -256,7 +260,7 @@ impl Shedder {
     /// no more may be done than within the longest wait.
     #[must_use]
     pub fn arrival(&self) -> Arrival {
-        let done_ns = self.0.work.busy_ns.load(Ordering::Relaxed);
+        let done_ns = self.0.work.done_ns.load(Ordering::Relaxed);
         Arrival { at_ns: self.0.clock.now_ns(), done_ns }
     }
 
@@ -351,8 +355,8 @@ impl Shared {
     /// Whether more was done since than may be before what has come is admitted. Time alone does
     /// not count: a process that was not run is late with everything, and behind with nothing.
     fn is_late(&self, arrival: Arrival) -> bool {
-        let done_ns = self.work.busy_ns.load(Ordering::Relaxed);
-        done_ns.wrapping_sub(arrival.done_ns) >= self.words.ahead_max_ns.load(Ordering::Relaxed)
+        let done_ns = self.work.done_ns.load(Ordering::Relaxed);
+        done_ns.saturating_sub(arrival.done_ns) >= self.words.ahead_max_ns.load(Ordering::Relaxed)
     }
 
     fn until_adjusted(&self) -> Span {
@@ -407,6 +411,7 @@ impl Work {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
+            done_ns: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
             delays: (0..Delays::BUCKETS).map(|_| AtomicU64::new(0)).collect(),
         }
