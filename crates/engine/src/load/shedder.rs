@@ -96,6 +96,7 @@ pub(super) enum Who {
     Any,
     Key(Hashed),
     /// By what is known only later: now there only must be room.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "a layer sorts so"))]
     Later,
 }
 
@@ -211,7 +212,8 @@ impl Shedder {
     /// It must not start. The refusal says when to ask again.
     #[inline]
     pub fn admit(&self, class: Class, key: impl LoadKey) -> Result<Root, Shed> {
-        self.admit_hashed(class, self.hashed(key))
+        let who = Who::Key(self.hashed(key));
+        self.admit_asking(Asking { class, who, arrival: None })
     }
 
     /// [`admit`](Self::admit), drawn at random.
@@ -219,11 +221,7 @@ impl Shedder {
     /// # Errors
     /// It must not start.
     pub fn admit_any(&self, class: Class) -> Result<Root, Shed> {
-        self.admit_hashed(class, random())
-    }
-
-    fn admit_hashed(&self, class: Class, hashed: Hashed) -> Result<Root, Shed> {
-        self.admit_asking(Asking { class, who: Who::Key(hashed), arrival: None })
+        self.admit_asking(Asking { class, who: Who::Any, arrival: None })
     }
 
     pub(super) fn admit_asking(&self, asking: Asking) -> Result<Root, Shed> {
