@@ -3,8 +3,8 @@
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
 //! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
 //! `-- concurrency` what a permit costs and what an inferred limit makes of it, `-- cost` what
-//! debits and reservations cost, `-- load` what shedding does for a service that is behind. The
-//! first two write JSON beside their tables.
+//! debits and reservations cost, `-- load` what shedding does. The first two write JSON beside
+//! their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
@@ -54,8 +54,12 @@ fn main() -> ExitCode {
         }
         ["load"] => load::run(load::FULL, ""),
         ["load", "--quick"] => load::run(load::QUICK, ""),
-        ["load", "--only", name @ "service"] => load::run(load::FULL, name),
-        ["load", "--quick", "--only", name @ "service"] => load::run(load::QUICK, name),
+        ["load", "--quick", "--only", name @ ("reject" | "probes" | "service")] => {
+            load::run(load::QUICK, name);
+        }
+        ["load", "--only", name @ ("reject" | "probes" | "service")] => {
+            load::run(load::FULL, name);
+        }
         ["backend", places] => match places.parse() {
             Ok(places) => concurrency::closed_loop::backend(places),
             Err(_) => return ExitCode::from(2),
@@ -73,7 +77,7 @@ fn main() -> ExitCode {
                  acquire|closed-loop|coordinator]"
             );
             eprintln!("       admittance-bench cost [--quick] [--only inproc|service|stores]");
-            eprintln!("       admittance-bench load [--quick] [--only service]");
+            eprintln!("       admittance-bench load [--quick] [--only reject|probes|service]");
             return ExitCode::from(2);
         }
     }

@@ -1,11 +1,13 @@
 //! What is typed.
 
 mod concurrency;
+mod load;
 
 use admittance_core::Span;
 use admittance_sim::{Batch, Demand, Faults, Kind, Setup};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use concurrency::Concurrency;
+pub(crate) use load::Load;
 
 /// Simulates fleets from a seed.
 #[derive(Parser)]
@@ -25,6 +27,9 @@ pub(crate) enum Command {
     /// Inferred limits in front of backends with a known knee. Exits with 1 if the `stable` preset
     /// missed one.
     Knee(Knee),
+    /// A regulator in front of workers that are offered too much, or go wrong. Exits with 1 if a
+    /// bound did not hold under the law `delay`.
+    Load(Load),
 }
 
 #[derive(Args)]

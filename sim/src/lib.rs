@@ -53,6 +53,7 @@ mod faults;
 mod fleet;
 pub mod knee;
 mod ledger;
+pub mod load;
 mod network;
 mod node;
 mod queue;

@@ -1,15 +1,16 @@
 //! Runs a simulated fleet: `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`,
 //! one that shares a limit: `cargo run --release -p admittance-sim -- concurrency --nodes 100`,
 //! streams that spend budgets: `cargo run --release -p admittance-sim -- cost --seed 1`,
-//! or limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`.
+//! limits in front of backends: `cargo run --release -p admittance-sim -- knee --seed 1`,
+//! or a regulator in front of workers: `cargo run --release -p admittance-sim -- load --seed 1`.
 
 mod arguments;
 
 use std::process::ExitCode;
 
 use admittance_sim::knee::{Both, HEADING, backends};
-use admittance_sim::{InvalidSetup, Nothing, concurrency, cost, run};
-use arguments::{Arguments, Command, Concurrency, Cost, Knee};
+use admittance_sim::{InvalidSetup, Nothing, concurrency, cost, load, run};
+use arguments::{Arguments, Command, Concurrency, Cost, Knee, Load};
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         Command::Concurrency(fleet) => share(&fleet),
         Command::Cost(budgets) => spend(&budgets),
         Command::Knee(knee) => Ok(knees(&knee)),
+        Command::Load(load) => Ok(regulate(&load)),
     };
     match held {
         Ok(true) => ExitCode::SUCCESS,
@@ -40,6 +42,22 @@ fn knees(arguments: &Knee) -> bool {
         let both = Both::of(backend, arguments.samples, arguments.seed);
         println!("{both}");
         held &= both.held();
+    }
+    held
+}
+
+/// Runs regulators in front of workers, and says whether every bound held under the law of the
+/// standing queue.
+fn regulate(arguments: &Load) -> bool {
+    let mut held = true;
+    for (law, name, is_bound) in arguments.laws() {
+        println!("\nseed {}, law {name}{}\n{}", arguments.seed, arguments.about(), load::HEADING);
+        for scene in arguments.scenes() {
+            let Ok(mut regulator) = load::Shipped::new(law) else { return false };
+            let row = load::Row::of(scene, &mut regulator);
+            println!("{row}");
+            held &= row.held() || !is_bound;
+        }
     }
     held
 }

@@ -67,3 +67,13 @@ fn budgets_are_compared_in_tables_and_every_check_holds() {
     let refused = sim(&["cost", "--seconds", "0"]);
     assert_eq!(refused.status.code(), Some(2));
 }
+
+#[test]
+fn laws_are_compared_in_a_table_and_the_foil_does_not_count() {
+    let run = sim(&["load", "--seed", "5"]);
+    let said = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(run.status.code(), Some(0), "{said}");
+    for figure in ["seed 5, law delay", "law jitter, the foil", "goodput", "never", "held"] {
+        assert!(said.contains(figure), "no {figure} in\n{said}");
+    }
+}

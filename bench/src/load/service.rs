@@ -4,6 +4,8 @@
 //! answered, and a call's time runs from then. The service has a runtime of one worker, the calls
 //! come from another.
 
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

@@ -14,7 +14,8 @@
 //! # Guarantee
 //! - An answer reads two words, hashes the key and counts; it does not wait, lock or allocate.
 //! - Every answer is counted once.
-//! - At most so much waits as may be made to wait; probes under way are bounded.
+//! - At most so much waits as may be made to wait, critical work excepted; probes under way are
+//!   bounded.
 //! - A shedder that is not started, or whose prober has stopped, admits everything.
 //! - One key that is more than about a twentieth of the traffic makes shedding by key coarse: it is
 //!   all there or all gone.
@@ -56,7 +57,7 @@ mod status;
 pub use admittance_core::load::{
     Class, DelayRules, Hashed, JitterRules, Law, Level, Moment, Seed, Tasks,
 };
-pub use driver::Executor;
+pub use driver::{Driver, Executor};
 pub use key::LoadKey;
 #[cfg(feature = "tower")]
 pub use layer::{Busy, LoadFuture, LoadLayer, LoadService, RefuseShed, Sort, Sorted};

@@ -3,7 +3,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 
+use admittance::load::{Class, LoadRules, Probe, Shedder, Tasks, on_pool};
 use admittance::{
     Builtin, Cost, Decision, Gcra, Key, Limiter, ManualClock, Micros, SlidingWindow, Span, Tat,
     Window,
@@ -272,4 +274,70 @@ fn a_debit_of_a_known_key_allocates_nothing() {
         let _ = accounts.book_now(entry).unwrap();
     };
     assert!(allocations(entry) > 0);
+}
+
+/// What is asked about load, so that one that allocates goes through the same lines.
+trait Sheds {
+    fn reject_key(&self, key: &str) -> bool;
+    fn shedder(&self) -> &Shedder;
+}
+
+impl Sheds for Shedder {
+    fn reject_key(&self, key: &str) -> bool {
+        Self::reject_key(self, key)
+    }
+
+    fn shedder(&self) -> &Shedder {
+        self
+    }
+}
+
+/// Remembers whom it was asked about.
+struct Remembers(Shedder, std::cell::RefCell<Vec<String>>);
+
+impl Sheds for Remembers {
+    fn reject_key(&self, key: &str) -> bool {
+        self.1.borrow_mut().push(key.to_owned());
+        self.0.reject_key(key)
+    }
+
+    fn shedder(&self) -> &Shedder {
+        &self.0
+    }
+}
+
+/// How often answers about load allocate, once the thread is known.
+fn of_load(sheds: &impl Sheds) -> u64 {
+    let shedder = sheds.shedder();
+    let _ = (shedder.reject(), sheds.reject_key("first"));
+    let now = Micros::from_epoch_ms(1).unwrap();
+    allocations(|| {
+        for number in 0..1_000u64 {
+            let _ = (shedder.reject(), shedder.reject_as(Class::Background));
+            let _ = (sheds.reject_key("user-42"), shedder.reject_key(number));
+            let _ = shedder.decide(Class::Critical, number, now);
+            if let Ok(root) = shedder.admit(Class::Default, number) {
+                root.run(|| {});
+            }
+        }
+    })
+}
+
+#[test]
+fn an_answer_about_load_allocates_nothing_whether_it_admits_or_refuses() {
+    let clock = clock();
+    let shedder = Shedder::with_clock(LoadRules::default(), Arc::new(clock.clone())).unwrap();
+    assert_eq!(of_load(&shedder), 0);
+    // Probes that nobody runs: the level falls.
+    let mut held = Vec::new();
+    let executor = on_pool(move |probe: Probe| held.push(probe), Tasks::default);
+    let mut driver = shedder.drive(executor, Arc::new(clock.clone())).unwrap();
+    for _ in 0..1_000 {
+        driver.step();
+        clock.advance(Span::from_ms(10));
+    }
+    assert_eq!(shedder.percent(), 1);
+    assert_eq!(of_load(&shedder), 0);
+    assert!(shedder.status().rejected > 1_000);
+    assert!(of_load(&Remembers(shedder, std::cell::RefCell::default())) > 0);
 }

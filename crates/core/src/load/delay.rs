@@ -4,15 +4,25 @@
 //! waited longest. A burst lets some wait long and many short; only a queue that does not empty
 //! makes nearly all wait.
 //!
-//! - **Down**: above the target t, a delay d multiplies the level by max(½, 1 − ½·(d − t)/t). Then
-//!   what is queued gets the time d to drain, and as long as it drains no further cut is made: the
-//!   queue that is left says nothing about what is admitted now.
-//! - **Up**: whenever the delay is low, whatever the load. Up to the good level half as much again
-//!   every quarter of a second, then in steps that grow by n^1.5 while nothing speaks against them.
 //! - **Good** is what could be served of what is offered now: the work begun per second while there
-//!   was a queue, against what is offered per second. Where begun work is not counted it is the
-//!   middle between before and after the last cut.
+//!   was a queue, or more if more began without one, against what is offered per second. Where
+//!   begun work is not counted it is what was admitted before the last cut, less a sixteenth if
+//!   steps up led there and less a quarter if not.
+//! - **Down**: above the target t, a delay d multiplies the level by max(½, 1 − ½·(d − t)/t), but
+//!   not below what lets the queue drain within a few intervals if good is known and work begins:
+//!   a queue of ten milliseconds is gone soon, and to halve would leave workers idle. If a cut does
+//!   not help, and the next does not, good is not gone by: one key may be more of the work than
+//!   its part of the level.
+//! - **Hold**: until what begins was admitted after the cut, and as long as the queue drains, no
+//!   further cut is made; a second at most. So a pause of the whole process costs one cut. The
+//!   exception is a level that is known to be too high, by a quarter or more.
+//! - **Up**: whenever the delay is low, whatever the load. Every quarter of a second half as much
+//!   again up to the good level; in any case by a step that grows as n^1.5 while nothing speaks
+//!   against it.
 //! - Never below the floor.
+//!
+//! What it does not do: it takes every long wait for a queue. Work that waits for something that
+//! does not become shorter when less is admitted is shed down to the floor.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,12 +85,14 @@ impl DelayRules {
 pub(super) struct Delay {
     rules: DelayRules,
     level: Level,
-    /// What could be served, as far as is known.
+    /// What could be served, as far as cuts tell.
     good: Level,
     /// How many steps the run has had; below zero if they went down.
     run: i64,
-    /// The delay at the last cut, and when it was made; nothing once the queue has drained.
+    /// The delay at the last cut or since then, and when that was; nothing once it has drained.
     cut: Option<(Span, Micros)>,
+    /// How many cuts there were since work last waited little, at a level about good.
+    in_vain: u32,
     rises_at: Micros,
     /// Per path: what was recorded, and for how many intervals it has been too little to judge.
     paths: Vec<(Delays, u32)>,
@@ -97,6 +109,7 @@ impl Delay {
             good: Level::FULL,
             run: 0,
             cut: None,
+            in_vain: 0,
             rises_at: Micros::ZERO,
             paths: vec![(Delays::default(), 0); paths],
             rates: Rates::default(),
@@ -129,21 +142,29 @@ impl Delay {
         let slow = self.paths.iter().any(|(delays, _)| delays.above(self.rules.target) > 0);
         self.quiet = if slow { 0 } else { self.quiet.saturating_add(1) };
         let (mean, spread) = self.shown();
-        let delay = self.worst();
-        let queued = delay.is_some_and(|delay| delay > self.rules.target);
+        let worst = self.worst();
+        // What a bucket cannot tell from the target is not above it.
+        let above = |delay| Delays::bucket(delay) > Delays::bucket(self.rules.target);
+        let queued = worst.is_some_and(|(delay, _)| above(delay));
         self.rates.learn(seen, queued);
-        match delay {
-            Some(delay) if queued => self.fall(now, delay),
+        match worst {
+            Some((delay, longest)) if queued => self.fall(now, delay, longest, seen),
             Some(_) => self.rise(now),
             None => {}
         }
         Fixed { level: self.level, run: self.run, mean, spread }
     }
 
-    fn fall(&mut self, now: Micros, delay: Span) {
-        if let Some((before, at)) = self.cut {
-            let drain = before.clamp(self.rules.interval, HOLD_MAX);
-            if now.since(at) < drain {
+    fn fall(&mut self, now: Micros, delay: Span, longest: Span, seen: &Seen) {
+        let enough = self.enough(delay, seen);
+        // More is admitted than is done: that need not be seen again.
+        let is_known = enough.is_some_and(|enough| self.level > enough.times(5, 4));
+        if let Some((before, at)) = self.cut
+            && !is_known
+        {
+            // What begins now was admitted before the cut, and says nothing about it.
+            let shows = Span::from_us(longest.us().saturating_add(self.rules.interval.us()));
+            if now.since(at) < shows.min(HOLD_MAX) {
                 return;
             }
             // It drains: what is admitted now is less than what is done.
@@ -157,15 +178,31 @@ impl Delay {
         let over = delay.us().min(2 * target) - target;
         // 1 − ½·(d − t)/t, which is ½ at twice the target.
         let cut = before.times(2 * target - over, 2 * target);
-        self.level = cut.max(self.rules.floor);
-        self.good = Level::from_parts((before.parts() + self.level.parts()) / 2);
+        // Cuts that did not help say that the count misleads: one key may be much of the work.
+        let trusted = enough.filter(|_| self.in_vain < MISLED);
+        self.in_vain = if is_known { 0 } else { self.in_vain.saturating_add(1) };
+        let least = trusted.unwrap_or(Level::NOTHING).min(before).max(self.rules.floor);
+        self.level = cut.max(least);
+        // After small steps up it was nearly right; after another cut it was not.
+        let (good, of) = if self.run > 0 { (15, 16) } else { (3, 4) };
+        self.good = before.times(good, of).max(self.level);
         self.cut = Some((delay, now));
         self.run = (self.run.min(0) - 1).max(-RUN_MAX);
         self.rises_at = now;
     }
 
+    /// The level at which a queue of this delay is gone after a few intervals; nothing if work does
+    /// not begin, or that is not counted.
+    fn enough(&self, delay: Span, seen: &Seen) -> Option<Level> {
+        if seen.begun == 0 {
+            return None;
+        }
+        let long = self.rules.interval.us() * DRAIN;
+        Some(self.rates.good()?.times(long - delay.us().min(long / 2), long))
+    }
+
     fn rise(&mut self, now: Micros) {
-        self.cut = None;
+        (self.cut, self.in_vain) = (None, 0);
         if now < self.rises_at || self.level == Level::FULL {
             if self.level == Level::FULL {
                 self.run = 0;
@@ -174,23 +211,21 @@ impl Delay {
         }
         self.rises_at = now + self.rules.rise_every;
         let good = self.rates.good().unwrap_or(self.good);
-        let least = Level::from_parts(self.level.parts() + 1);
-        if self.level < good {
-            self.run = 0;
-            self.level = self.level.times(3, 2).min(good).max(least);
-            return;
-        }
         self.run = (self.run.max(0) + 1).min(RUN_MAX);
         let step = growth(self.run.unsigned_abs());
-        self.level = self.level.times(STEP_PARTS + step, STEP_PARTS).max(least);
+        let least = Level::from_parts(self.level.parts() + 1);
+        let beyond = self.level.times(STEP_PARTS + step, STEP_PARTS).max(least);
+        self.level = self.level.times(3, 2).min(good).max(beyond);
     }
 
-    /// The low percentile of the worst path. What is too little to judge is kept a while.
-    fn worst(&mut self) -> Option<Span> {
+    /// The low percentile of the worst path, and the high one. What is too little to judge is kept
+    /// a while.
+    fn worst(&mut self) -> Option<(Span, Span)> {
         let mut worst = None;
         for (delays, kept) in &mut self.paths {
             if delays.count() >= ENOUGH {
-                worst = worst.max(delays.percentile(LOW_PERCENTILE));
+                let high = delays.percentile(100 - LOW_PERCENTILE);
+                worst = worst.max(delays.percentile(LOW_PERCENTILE).zip(high));
             } else if *kept < KEPT_MAX {
                 *kept += 1;
                 continue;
@@ -209,10 +244,10 @@ impl Delay {
     }
 }
 
-/// What is offered and what could be served, per second.
+/// What is offered and what could be served, in thousandths per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rates {
-    offered: u64,
+    offered: Option<u64>,
     served: Option<u64>,
 }
 
@@ -221,19 +256,20 @@ impl Rates {
         let us = seen.elapsed.us().max(1);
         let rate = |count: u64| {
             let rate = u128::from(count) * 1_000_000_000 / u128::from(us);
-            u64::try_from(rate).unwrap_or(u64::MAX) / 2
+            u64::try_from(rate).unwrap_or(u64::MAX)
         };
-        self.offered = self.offered / 2 + rate(seen.offered);
-        if queued && seen.begun > 0 {
-            let new = rate(seen.begun);
-            self.served = Some(self.served.map_or(new * 2, |served| served / 2 + new));
+        let mix = |old: Option<u64>, new: u64| old.map_or(new, |old| old - old / 4 + new / 4);
+        self.offered = Some(mix(self.offered, rate(seen.offered)));
+        let begun = rate(seen.begun);
+        if seen.begun > 0 && (queued || self.served.is_none_or(|served| begun > served)) {
+            self.served = Some(mix(self.served, begun));
         }
     }
 
     /// A little less than what could be served of what is offered now.
     fn good(&self) -> Option<Level> {
         let served = self.served?;
-        Some(Level::ratio(served - served / 32, self.offered))
+        Some(Level::ratio(served - served / 32, self.offered?))
     }
 }
 
@@ -246,9 +282,13 @@ const ENOUGH: u64 = 8;
 const KEPT_MAX: u32 = 4;
 /// After how many intervals without a long wait it is calm.
 const QUIET: u32 = 10;
-/// However long work waits, the next cut is not later than this.
+/// However long work waits, the next cut need not be later than this.
 const HOLD_MAX: Span = Span::from_secs(1);
 /// Of how many parts of the level a step up is one.
-const STEP_PARTS: u64 = 512;
-/// The largest step is then a seventh of the level.
+const STEP_PARTS: u64 = 256;
+/// Steps do not grow further than this run; by then a step is more than the level itself.
 const RUN_MAX: i64 = 64;
+/// Within how many intervals a queue is to drain.
+const DRAIN: u64 = 4;
+/// After so many cuts in vain the count of what began is no longer gone by.
+const MISLED: u32 = 2;

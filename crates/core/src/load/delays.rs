@@ -1,7 +1,8 @@
 //! How long work waited: a histogram of bounded size, and a window of the last few.
 //!
 //! # Guarantee
-//! - [`Delays`] never says less than what was recorded, and at most a sixteenth more.
+//! - [`Delays`] never says less than what was recorded, and at most a sixteenth more; what is
+//!   longer than twelve days counts as twelve days.
 //! - [`Recent`] is exact: its comparisons are in integers, and no number of samples of any size
 //!   overflows them.
 //!
@@ -78,12 +79,12 @@ impl Delays {
     /// The delay that so many hundredths of all did not exceed; `None` if there were none.
     #[must_use]
     pub fn percentile(&self, percent: u64) -> Option<Span> {
-        let rank = self.total.saturating_mul(percent.min(100)).div_ceil(100).max(1);
-        let mut seen: u64 = 0;
+        let rank = (u128::from(self.total) * u128::from(percent.min(100))).div_ceil(100).max(1);
+        let mut seen: u128 = 0;
         self.counts
             .iter()
             .position(|count| {
-                seen = seen.saturating_add(*count);
+                seen += u128::from(*count);
                 seen >= rank
             })
             .map(Self::upper)

@@ -126,15 +126,18 @@ impl Cutoff {
     /// Where nothing was offered nothing is known, and all classes are taken to be equally common.
     #[must_use]
     pub fn new(level: Level, recent: &Traffic) -> Self {
-        if level == Level::FULL {
-            return Self::OPEN;
+        // Nothing is nothing: else whoever comes before the first traffic would still be admitted.
+        match level {
+            Level::FULL => return Self::OPEN,
+            Level::NOTHING => return Self::SHUT,
+            _ => {}
         }
-        let total = recent.total();
+        let total: u128 = recent.0.iter().flatten().map(|offered| u128::from(*offered)).sum();
         if total == 0 {
             return Self(level.parts() * Class::ALL.len() as u64);
         }
         // In 2^-32 of a request, so that a part of one request counts too.
-        let mut wanted = u128::from(total) * u128::from(level.parts());
+        let mut wanted = total * u128::from(level.parts());
         for (index, offered) in (0u64..).zip(recent.0.iter().flatten()) {
             let here = u128::from(*offered) << 32;
             if wanted < here {

@@ -9,21 +9,38 @@
 //! `tests/load.rs`: `every_answer_is_counted_once`.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use admittance_core::load::{COHORTS, Class, Place, Traffic};
 
 /// What was offered and refused since the shedder was made.
 pub(super) struct Counts {
-    /// One for each thread that has its own, and a last one for all others.
-    stripes: Box<[Stripe]>,
+    /// One for each thread that has its own.
+    owned: Box<[Stripe; STRIPES]>,
+    /// For all others.
+    shared: Box<Stripe>,
 }
 
 #[repr(align(64))]
 struct Stripe {
     offered: [[AtomicU64; COHORTS]; CLASSES],
     refused: [AtomicU64; CLASSES],
+}
+
+impl Default for Stripe {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Stripe {
+    const fn new() -> Self {
+        Self {
+            offered: [const { [const { AtomicU64::new(0) }; COHORTS] }; CLASSES],
+            refused: [const { AtomicU64::new(0) }; CLASSES],
+        }
+    }
 }
 
 /// Totals by class.
@@ -35,37 +52,61 @@ pub(super) struct Totals {
 
 impl Counts {
     pub(super) fn new() -> Self {
-        let zero = || AtomicU64::new(0);
-        let cohorts = || std::array::from_fn(|_| zero());
-        let stripe = |_| Stripe {
-            offered: std::array::from_fn(|_| cohorts()),
-            refused: std::array::from_fn(|_| zero()),
-        };
-        Self { stripes: (0..=STRIPES).map(stripe).collect() }
+        Self { owned: Box::new(std::array::from_fn(|_| Stripe::new())), shared: Box::default() }
     }
 
-    /// Counts one answer.
+    /// Counts one answer and gives it back: with nothing left to do after the slow way, the quick
+    /// one saves no registers.
     #[inline]
-    pub(super) fn count(&self, class: Class, place: Place, refused: bool) {
-        let own = own();
-        let stripe = &self.stripes[own];
-        let is_mine = own < STRIPES;
-        raise(&stripe.offered[class.index()][Traffic::cohort(place)], is_mine);
+    pub(super) fn count(&self, class: Class, place: Place, refused: bool) -> bool {
+        let (class, cohort) = (class.index(), Traffic::cohort(place));
+        let Some(stripe) = self.owned.get(OWN.get()) else {
+            return self.count_slowly(class, cohort, refused);
+        };
+        raise(&stripe.offered[class][cohort]);
         if refused {
-            raise(&stripe.refused[class.index()], is_mine);
+            raise(&stripe.refused[class]);
         }
+        refused
+    }
+
+    /// The first time on a thread, and on threads that share.
+    #[cold]
+    fn count_slowly(&self, class: usize, cohort: usize, refused: bool) -> bool {
+        match self.owned.get(claim()) {
+            Some(stripe) => {
+                raise(&stripe.offered[class][cohort]);
+                if refused {
+                    raise(&stripe.refused[class]);
+                }
+            }
+            None => {
+                self.shared.offered[class][cohort].fetch_add(1, Ordering::Relaxed);
+                self.shared.refused[class].fetch_add(u64::from(refused), Ordering::Relaxed);
+            }
+        }
+        refused
     }
 
     /// Counts a refusal of what was counted as admitted.
     pub(super) fn refuse(&self, class: Class) {
-        let own = own();
-        raise(&self.stripes[own].refused[class.index()], own < STRIPES);
+        match self.owned.get(claim()) {
+            Some(stripe) => raise(&stripe.refused[class.index()]),
+            None => {
+                self.shared.refused[class.index()].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Those that some thread may have written: all of them are 70 kB to read ten times a second.
+    fn stripes(&self) -> impl Iterator<Item = &Stripe> {
+        self.owned.iter().take(CLAIMED.load(Ordering::Acquire)).chain([&*self.shared])
     }
 
     /// Everything that was offered, by cohort.
     pub(super) fn traffic(&self) -> Traffic {
         let mut traffic = Traffic::NONE;
-        for stripe in &self.stripes {
+        for stripe in self.stripes() {
             let cells = stripe.offered.iter().flatten();
             for (sum, cell) in traffic.0.iter_mut().flatten().zip(cells) {
                 *sum = sum.wrapping_add(cell.load(Ordering::Relaxed));
@@ -76,7 +117,7 @@ impl Counts {
 
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for stripe in &self.stripes {
+        for stripe in self.stripes() {
             for class in Class::ALL.map(Class::index) {
                 let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
                 totals.refused[class] += load(&stripe.refused[class]);
@@ -87,30 +128,19 @@ impl Counts {
     }
 }
 
+/// Raises a cell that no other thread writes.
 #[inline]
-fn raise(cell: &AtomicU64, is_mine: bool) {
-    if is_mine {
-        cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    } else {
-        cell.fetch_add(1, Ordering::Relaxed);
-    }
+fn raise(cell: &AtomicU64) {
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// The stripe of this thread, or the shared one.
-#[inline]
-fn own() -> usize {
-    match OWN.get() {
-        UNKNOWN => claim(),
-        own => own,
-    }
-}
-
-#[cold]
+/// The stripe of this thread, or [`STRIPES`] if it shares.
 fn claim() -> usize {
-    // Where even the guard is gone the thread is about to be, and shares.
-    let claimed = GUARD.try_with(|guard| guard.0).unwrap_or(STRIPES);
-    OWN.set(claimed);
-    claimed
+    if OWN.get() == UNKNOWN {
+        // Where even the guard is gone the thread is about to be, and shares.
+        OWN.set(GUARD.try_with(|guard| guard.0).unwrap_or(STRIPES));
+    }
+    OWN.get()
 }
 
 thread_local! {
@@ -128,6 +158,7 @@ impl Guard {
         let free = (0..STRIPES).find(|stripe| *taken & 1 << stripe == 0);
         if let Some(stripe) = free {
             *taken |= 1 << stripe;
+            CLAIMED.fetch_max(stripe + 1, Ordering::Release);
         }
         Self(free.unwrap_or(STRIPES))
     }
@@ -146,6 +177,10 @@ impl Drop for Guard {
 
 /// Which stripes have an owner. A thread has the same one in every shedder.
 static TAKEN: Mutex<u32> = Mutex::new(0);
+
+/// Below which all stripes lie that were ever taken. Raised before anything is counted there:
+/// whoever knows of the count knows of this.
+static CLAIMED: AtomicUsize = AtomicUsize::new(0);
 
 /// How many threads count without locking.
 pub(super) const STRIPES: usize = 32;

@@ -1,22 +1,22 @@
 //! What the prober's thread does, one step at a time.
-//!
-//! # Guarantee
-//! Nothing here waits or reads a clock but the ones it was given: a test drives it by hand.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use admittance_core::load::{Regulator, Seen, Tasks, Traffic};
 use admittance_core::{Invalid, Micros, Span};
 
-use super::probe::{Flight, Probe};
-use super::shedder::Shared;
+use super::probe::{Flight, Found, Probe};
+use super::prober::StartError;
+use super::shedder::{Shared, Shedder};
 use crate::Clock;
 
 /// What runs tasks, as far as a regulator must know.
 ///
 /// Any executor can be regulated: a runtime, a pool of threads. [`on_pool`](super::on_pool) makes
-/// one of two closures; [`TokioExecutor`](super::TokioExecutor) is tokio's.
+/// one of two closures; [`TokioExecutor`](super::TokioExecutor) is tokio's. None of these may wait:
+/// while they do, nothing is regulated.
 pub trait Executor: Send + 'static {
     /// How many ways a task can take to a worker: at least one, at most seven.
     fn paths(&self) -> usize {
@@ -29,16 +29,39 @@ pub trait Executor: Send + 'static {
     /// How much it has to do.
     fn load(&mut self) -> Tasks;
 
-    /// How many workers have not come back from one piece of work for two seconds, at this instant
-    /// of a monotonic clock.
+    /// How many workers are awake and have not looked up from their work for two seconds, at this
+    /// instant of a monotonic clock.
     fn stuck_workers(&mut self, now_ns: u64) -> u64 {
         let _ = now_ns;
         0
     }
 }
 
-/// One executor's regulation.
-pub(super) struct Driver<E> {
+/// The regulation of one executor, for whoever has a timer of their own, and for tests: call
+/// [`step`](Self::step) when it is due. A [`Prober`](super::Prober) is a thread that does.
+///
+/// # Guarantee
+/// Nothing here waits, or reads a clock but the two it was given. Dropping it opens the shedder,
+/// which can then be started again.
+///
+/// # Example
+/// ```
+/// use std::sync::Arc;
+/// use admittance::load::{LoadRules, Probe, Shedder, Tasks, on_pool};
+/// use admittance::{ManualClock, Micros, Span};
+///
+/// let clock = ManualClock::at(Micros::ZERO);
+/// let shedder = Shedder::with_clock(LoadRules::default(), Arc::new(clock.clone()))?;
+/// let executor = on_pool(|probe: Probe| probe.run(), || Tasks { tasks: 0, workers: 1 });
+/// let mut driver = shedder.drive(executor, Arc::new(clock.clone()))?;
+/// assert_eq!(driver.step(), 100_000_000, "the next step is due in an interval");
+/// clock.advance(Span::from_ms(100));
+/// driver.step();
+/// assert_eq!(shedder.status().adjustments, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "dropping it ends the regulation"]
+pub struct Driver<E> {
     shared: Arc<Shared>,
     executor: E,
     regulator: Regulator,
@@ -58,18 +81,38 @@ struct Before {
     begun: u64,
     ended: u64,
     busy_ns: u64,
-    lost: u64,
+}
+
+impl Shedder {
+    /// Regulates an executor by the steps of the driver, until that is dropped. Keys rotate by the
+    /// clock `wall`.
+    ///
+    /// # Errors
+    /// It runs already, or the executor has no path or more than seven.
+    pub fn drive<E: Executor>(
+        &self,
+        executor: E,
+        wall: Arc<dyn Clock>,
+    ) -> Result<Driver<E>, StartError> {
+        if self.0.is_running.swap(true, Ordering::SeqCst) {
+            return Err(StartError::Running);
+        }
+        Driver::new(Arc::clone(&self.0), executor, wall).map_err(|invalid| {
+            self.0.is_running.store(false, Ordering::SeqCst);
+            StartError::Executor(invalid)
+        })
+    }
 }
 
 impl<E: Executor> Driver<E> {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        executor: E,
-        wall: Arc<dyn Clock>,
-    ) -> Result<Self, Invalid> {
+    fn new(shared: Arc<Shared>, executor: E, wall: Arc<dyn Clock>) -> Result<Self, Invalid> {
         let paths = executor.paths();
         // Path 0 is the work itself.
-        let regulator = Regulator::new(shared.rules.law, paths + 1)?;
+        let regulator = Regulator::new(shared.rules.law, paths.saturating_add(1))?;
+        if paths == 0 {
+            let parameter = admittance_core::Parameter::Paths;
+            return Err(Invalid::Unfit { parameter, must: "be between 1 and 7" });
+        }
         let flight = Flight::new(Arc::clone(&shared.clock), paths);
         let interval_ns = shared.rules.law.interval().us().saturating_mul(1_000);
         let now_ns = shared.clock.now_ns();
@@ -86,16 +129,19 @@ impl<E: Executor> Driver<E> {
             probes_at_ns: now_ns,
             gap_ns: interval_ns,
         };
+        // What was measured while nobody regulated is of no interest now.
         driver.shared.work.take_delays();
         driver.shared.work.take_crowded();
         driver.pace(driver.regulator.probes());
         Ok(driver)
     }
 
-    /// Does what is due and gives the instant of the next step.
-    pub(super) fn step(&mut self) -> u64 {
+    /// Does what is due and gives the instant of the next step, in nanoseconds of the shedder's
+    /// clock. A step that comes early does nothing, one that comes late does what is due once.
+    pub fn step(&mut self) -> u64 {
         self.shared.turn(self.wall.precise());
         let now_ns = self.shared.clock.now_ns();
+        self.collect();
         if now_ns >= self.adjusts_at_ns {
             self.adjust(now_ns);
         }
@@ -104,6 +150,11 @@ impl<E: Executor> Driver<E> {
             self.probes_at_ns = now_ns.saturating_add(self.gap_ns);
         }
         self.adjusts_at_ns.min(self.probes_at_ns)
+    }
+
+    /// What runs tasks.
+    pub fn executor(&mut self) -> &mut E {
+        &mut self.executor
     }
 
     fn probe(&mut self) {
@@ -117,11 +168,23 @@ impl<E: Executor> Driver<E> {
         self.shared.shown_mut().probes_sent += sent;
     }
 
-    fn adjust(&mut self, now_ns: u64) {
-        let finished = self.flight.take_finished();
-        for (path, delay) in &finished {
-            self.regulator.probed(path + 1, *delay);
+    fn collect(&mut self) {
+        let (mut finished, mut lost) = (0, 0);
+        for (path, found) in self.flight.collect() {
+            match found {
+                Found::Ran(delay) => {
+                    self.regulator.probed(path + 1, delay);
+                    finished += 1;
+                }
+                Found::Lost => lost += 1,
+            }
         }
+        let mut shown = self.shared.shown_mut();
+        shown.probes_finished += finished;
+        shown.probes_lost += lost;
+    }
+
+    fn adjust(&mut self, now_ns: u64) {
         for (path, age) in self.flight.under_way(now_ns) {
             self.regulator.waits(path + 1, age);
         }
@@ -139,31 +202,47 @@ impl<E: Executor> Driver<E> {
         };
         let monotonic = Micros::saturating_from_epoch_us(now_ns / 1_000);
         let adjustment = self.regulator.adjust(monotonic, &seen, &traffic);
-        let lost = self.flight.lost();
         self.adjusted_ns = now_ns;
         self.adjusts_at_ns = now_ns.saturating_add(self.interval_ns);
         self.shared.apply(&adjustment, self.adjusts_at_ns, seen.load.workers);
         self.pace(adjustment.probes);
         self.probes_at_ns = now_ns;
+        self.before = now;
         let stuck_workers = self.executor.stuck_workers(now_ns);
         let mut shown = self.shared.shown_mut();
         shown.adjustments += 1;
         shown.moves += u64::from(shown.last.level != adjustment.level);
         shown.last = adjustment;
-        shown.probes_finished += finished.len() as u64;
-        shown.probes_lost += lost.saturating_sub(self.before.lost);
         shown.stuck_workers = stuck_workers;
-        self.before = Before { lost, ..now };
     }
 
     fn pace(&mut self, probes: u32) {
-        self.gap_ns = self.interval_ns / u64::from(probes.max(1));
+        // A step takes time: a timer that is always due would do nothing else.
+        self.gap_ns = (self.interval_ns / u64::from(probes.max(1))).max(GAP_MIN_NS);
     }
 }
 
 impl<E> Drop for Driver<E> {
     fn drop(&mut self) {
+        // What is still under way is nobody's any more.
+        let (mut finished, mut lost) = (0, 0);
+        for (_, found) in self.flight.collect() {
+            let count = if found == Found::Lost { &mut lost } else { &mut finished };
+            *count += 1;
+        }
+        lost += self.flight.under_way(0).count() as u64;
+        let mut shown = self.shared.shown_mut();
+        shown.probes_finished += finished;
+        shown.probes_lost += lost;
+        drop(shown);
         self.shared.open();
+        self.shared.is_running.store(false, Ordering::SeqCst);
+    }
+}
+
+impl<E> fmt::Debug for Driver<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("next_ns", &self.adjusts_at_ns).finish_non_exhaustive()
     }
 }
 
@@ -175,7 +254,6 @@ impl Before {
             begun: work.begun.load(Ordering::Relaxed),
             ended: work.ended.load(Ordering::Relaxed),
             busy_ns: work.busy_ns.load(Ordering::Relaxed),
-            lost: 0,
         }
     }
 
@@ -186,3 +264,6 @@ impl Before {
         since
     }
 }
+
+/// Probes of one path are at least this far apart.
+const GAP_MIN_NS: u64 = 100_000;

@@ -3,9 +3,14 @@
 //! # Guarantee
 //! - A request that is shed never reaches the service, and is answered at once.
 //! - What is admitted is measured from the call to the head of its response: how long its future
-//!   waits to be polled, and how long it keeps a worker. With HTTP/2, where each request is a task
-//!   of its own, the wait is that of the task; with HTTP/1 a request runs in the task of its
-//!   connection and does not wait here, but the probes do.
+//!   waits to be polled, and how long it keeps a worker; also if the client goes away.
+//! - The servers of axum and tonic call a service only when the request's task is first polled.
+//!   With HTTP/2, where each request is a task of its own, its wait is then over, and just the
+//!   probes see it; [`wait_from_clone`](LoadLayer::wait_from_clone) measures it. With HTTP/1 a
+//!   request runs in the task of its connection, and only probes wait.
+//! - There the queue of tasks stands before the layer: the level bounds it. The room does if
+//!   [`Sorted::since`] says when a request came, or whoever spawns the task asks
+//!   [`Shedder::admit`].
 //!
 //! # Proven by
 //! `tests/load_layer.rs`, with real axum and tonic servers.
@@ -126,13 +131,14 @@ pub struct LoadLayer<S = (), R = Busy> {
     shedder: Shedder,
     sort: S,
     refuse: R,
+    from_clone: bool,
 }
 
 impl LoadLayer {
     /// A layer that sheds at random, all of one class, and answers 503.
     #[must_use]
     pub fn new(shedder: Shedder) -> Self {
-        Self { shedder, sort: (), refuse: Busy }
+        Self { shedder, sort: (), refuse: Busy, from_clone: false }
     }
 }
 
@@ -140,15 +146,25 @@ impl<S, R> LoadLayer<S, R> {
     /// Sorts requests like this: by class, by key.
     #[must_use]
     pub fn sort_with<T>(self, sort: T) -> LoadLayer<T, R> {
-        let Self { shedder, sort: _, refuse } = self;
-        LoadLayer { shedder, sort, refuse }
+        let Self { shedder, sort: _, refuse, from_clone } = self;
+        LoadLayer { shedder, sort, refuse, from_clone }
     }
 
     /// Answers what was shed like this.
     #[must_use]
     pub fn refuse_with<T>(self, refuse: T) -> LoadLayer<S, T> {
-        let Self { shedder, sort, refuse: _ } = self;
-        LoadLayer { shedder, sort, refuse }
+        let Self { shedder, sort, refuse: _, from_clone } = self;
+        LoadLayer { shedder, sort, refuse, from_clone }
+    }
+
+    /// Has the first request of each clone of the service wait since the clone was made.
+    ///
+    /// For servers that clone the service when a request arrives and call the clone in the
+    /// request's task: tonic's, and axum's if this layer is around the whole router. Not for a
+    /// service that is cloned for a connection and called later: idle time would count as a wait.
+    #[must_use]
+    pub fn wait_from_clone(self) -> Self {
+        Self { from_clone: true, ..self }
     }
 }
 
@@ -180,15 +196,25 @@ impl<I, S: Clone, R: Clone> Layer<I> for LoadLayer<S, R> {
     type Service = LoadService<I, S, R>;
 
     fn layer(&self, inner: I) -> Self::Service {
-        LoadService { inner, layer: self.clone() }
+        LoadService { inner, layer: self.clone(), cloned_ns: None }
     }
 }
 
 /// A service that sheds.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LoadService<I, S = (), R = Busy> {
     inner: I,
     layer: LoadLayer<S, R>,
+    /// When it was cloned, if that is of interest and it has not been called.
+    cloned_ns: Option<u64>,
+}
+
+impl<I: Clone, S: Clone, R: Clone> Clone for LoadService<I, S, R> {
+    fn clone(&self) -> Self {
+        let layer = self.layer.clone();
+        let cloned_ns = layer.from_clone.then(|| layer.shedder.0.clock.now_ns());
+        Self { inner: self.inner.clone(), layer, cloned_ns }
+    }
 }
 
 impl<I, Q, B, S, R> Service<Q> for LoadService<I, S, R>
@@ -207,13 +233,17 @@ where
     }
 
     fn call(&mut self, request: Q) -> Self::Future {
-        let LoadLayer { shedder, sort, refuse } = &self.layer;
+        let LoadLayer { shedder, sort, refuse, .. } = &self.layer;
+        let arrived_ns = self.cloned_ns.take();
         let Sorted { class, who, arrival } = sort.sort(&request, shedder);
         let Some(class) = class else {
             return LoadFuture::Exempt { future: self.inner.call(request) };
         };
         match shedder.admit_asking(Asking { class, who, arrival }) {
-            Ok(root) => LoadFuture::Measured { future: root.measure(self.inner.call(request)) },
+            Ok(root) => {
+                let root = root.since(arrived_ns.unwrap_or(u64::MAX));
+                LoadFuture::Measured { future: root.measure(self.inner.call(request)) }
+            }
             Err(shed) => LoadFuture::Shed { response: Some(refuse.refuse(shed)) },
         }
     }

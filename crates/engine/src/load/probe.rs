@@ -2,15 +2,16 @@
 //!
 //! # Guarantee
 //! At most [`UNFINISHED_MAX`] probes of a path are under way at once; a path that is full is not
-//! probed, and what is under way counts by its age. A probe that its executor drops is no longer
-//! under way.
+//! probed, and what is under way counts by its age. Every probe is found once: as one that ran or
+//! as one that was lost, because its executor dropped it or because it was still under way when the
+//! regulation ended.
 //!
 //! # Proven by
 //! `tests/load.rs`.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use admittance_core::Span;
 
@@ -23,31 +24,31 @@ pub struct Probe {
     path: usize,
     cell: usize,
     sent_ns: u64,
-    has_run: bool,
+    /// What its cell will say when it is gone.
+    leaves: u64,
 }
 
 impl Probe {
     /// Runs the probe: what has passed since it was sent is how long a task waits.
     pub fn run(mut self) {
-        self.has_run = true;
         let waited_ns = self.flight.clock.now_ns().saturating_sub(self.sent_ns);
-        let delay = Span::from_us(waited_ns / 1_000);
-        let mut finished = self.flight.finished.lock().unwrap_or_else(PoisonError::into_inner);
-        finished.push((self.path, delay));
+        self.leaves = RAN | waited_ns.min(NUMBER);
     }
 
     /// Counts from now on: for a probe that had to travel to where its path begins.
     pub fn sent_again(&mut self) {
         self.sent_ns = self.flight.clock.now_ns();
+        self.say(SENT | self.sent_ns.min(NUMBER));
+    }
+
+    fn say(&self, state: u64) {
+        self.flight.cells[self.path][self.cell].store(state, Ordering::Release);
     }
 }
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        if !self.has_run {
-            self.flight.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        self.flight.cells[self.path][self.cell].store(FREE, Ordering::Release);
+        self.say(self.leaves);
     }
 }
 
@@ -57,53 +58,76 @@ impl fmt::Debug for Probe {
     }
 }
 
-/// The probes that are under way, and what those that ran have found since it was last asked.
+/// The probes that are under way, and what has become of the others since it was last asked.
+///
+/// A cell belongs to one probe until the probe is gone, and then to the driver, which alone frees
+/// it: nothing is found twice, and nothing is kept beside the cells.
 pub(super) struct Flight {
     clock: Arc<dyn GateClock>,
-    /// Per path, when each was sent, or [`FREE`].
+    /// Per path, the state of each in the upper two bits and a number of nanoseconds below.
     cells: Vec<[AtomicU64; UNFINISHED_MAX]>,
-    /// As many as were under way at most, and as many again as the next ones: bounded.
-    finished: Mutex<Vec<(usize, Span)>>,
-    lost: AtomicU64,
+}
+
+/// What has become of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It ran after this long.
+    Ran(Span),
+    /// It was dropped.
+    Lost,
 }
 
 impl Flight {
     pub(super) fn new(clock: Arc<dyn GateClock>, paths: usize) -> Arc<Self> {
         let cells = (0..paths).map(|_| std::array::from_fn(|_| AtomicU64::new(FREE))).collect();
-        Arc::new(Self { clock, cells, finished: Mutex::default(), lost: AtomicU64::new(0) })
+        Arc::new(Self { clock, cells })
     }
 
     /// A new probe for a path, unless too many are under way. Only the driver sends.
     pub(super) fn send(self: &Arc<Self>, path: usize) -> Option<Probe> {
         let cells = self.cells.get(path)?;
-        let cell = cells.iter().position(|cell| cell.load(Ordering::Acquire) == FREE)?;
-        let sent_ns = self.clock.now_ns().min(FREE - 1);
-        cells[cell].store(sent_ns, Ordering::Relaxed);
-        Some(Probe { flight: Arc::clone(self), path, cell, sent_ns, has_run: false })
+        let cell = cells.iter().position(|cell| cell.load(Ordering::Relaxed) == FREE)?;
+        let sent_ns = self.clock.now_ns();
+        let probe = Probe { flight: Arc::clone(self), path, cell, sent_ns, leaves: LOST };
+        probe.say(SENT | sent_ns.min(NUMBER));
+        Some(probe)
     }
 
-    /// What has run since this was last asked: the path, and how long it took.
-    pub(super) fn take_finished(&self) -> Vec<(usize, Span)> {
-        std::mem::take(&mut *self.finished.lock().unwrap_or_else(PoisonError::into_inner))
+    /// What has become of probes since this was last asked, by path. Only the driver asks.
+    pub(super) fn collect(&self) -> impl Iterator<Item = (usize, Found)> {
+        self.all().filter_map(|(path, cell)| {
+            let state = cell.load(Ordering::Acquire);
+            let found = match state & !NUMBER {
+                RAN => Found::Ran(Span::from_us((state & NUMBER) / 1_000)),
+                LOST => Found::Lost,
+                _ => return None,
+            };
+            cell.store(FREE, Ordering::Relaxed);
+            Some((path, found))
+        })
     }
 
     /// What has not run: the path, and how long ago it was sent.
     pub(super) fn under_way(&self, now_ns: u64) -> impl Iterator<Item = (usize, Span)> {
-        let cells = self.cells.iter().enumerate();
-        let all = cells.flat_map(|(path, cells)| cells.iter().map(move |cell| (path, cell)));
-        all.filter_map(move |(path, cell)| {
-            let sent_ns = cell.load(Ordering::Acquire);
-            let age = Span::from_us(now_ns.saturating_sub(sent_ns) / 1_000);
-            (sent_ns != FREE).then_some((path, age))
+        self.all().filter_map(move |(path, cell)| {
+            let state = cell.load(Ordering::Acquire);
+            let age = Span::from_us(now_ns.saturating_sub(state & NUMBER) / 1_000);
+            (state & !NUMBER == SENT).then_some((path, age))
         })
     }
 
-    pub(super) fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+    fn all(&self) -> impl Iterator<Item = (usize, &AtomicU64)> {
+        let cells = self.cells.iter().enumerate();
+        cells.flat_map(|(path, cells)| cells.iter().map(move |cell| (path, cell)))
     }
 }
 
 /// How many probes of one path may be under way.
 pub const UNFINISHED_MAX: usize = 16;
 
-const FREE: u64 = u64::MAX;
+const FREE: u64 = 0;
+const SENT: u64 = 1 << 62;
+const RAN: u64 = 2 << 62;
+const LOST: u64 = 3 << 62;
+/// The bits of a number: 146 years of nanoseconds.
+const NUMBER: u64 = SENT - 1;

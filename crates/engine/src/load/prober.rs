@@ -1,5 +1,8 @@
 //! The thread that probes. It is no worker of the executor it measures: a prober that queues
 //! behind what it measures is late just when it is needed.
+//!
+//! A child process made by `fork` without `exec` has no such thread: its shedders keep the level
+//! they had. Start them after forking.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::time::Duration;
 
 use admittance_core::Invalid;
 
-use super::driver::{Driver, Executor};
+use super::driver::Executor;
 use super::shedder::Shedder;
 use crate::{Clock, PreciseClock};
 
@@ -46,7 +49,15 @@ impl fmt::Display for StartError {
     }
 }
 
-impl std::error::Error for StartError {}
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Running => None,
+            Self::Executor(invalid) => Some(invalid),
+            Self::Thread(error) => Some(error),
+        }
+    }
+}
 
 impl Shedder {
     /// Regulates an executor from a thread of its own, until the prober is dropped.
@@ -66,19 +77,7 @@ impl Shedder {
         executor: impl Executor,
         wall: Arc<dyn Clock>,
     ) -> Result<Prober, StartError> {
-        if self.0.is_running.swap(true, Ordering::SeqCst) {
-            return Err(StartError::Running);
-        }
-        let started = self.spawn(executor, wall);
-        if started.is_err() {
-            self.0.is_running.store(false, Ordering::SeqCst);
-        }
-        started
-    }
-
-    fn spawn(&self, executor: impl Executor, wall: Arc<dyn Clock>) -> Result<Prober, StartError> {
-        let driver = Driver::new(Arc::clone(&self.0), executor, wall);
-        let mut driver = driver.map_err(StartError::Executor)?;
+        let mut driver = self.drive(executor, wall)?;
         let (stop, clock) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.0.clock));
         let stopped = Arc::clone(&stop);
         let work = move || {
@@ -88,6 +87,7 @@ impl Shedder {
                 thread::park_timeout(Duration::from_nanos(wait_ns));
             }
         };
+        // Without a thread the closure is dropped, and the driver with it.
         let thread = thread::Builder::new().name("admittance-load".into()).spawn(work);
         let thread = Some(thread.map_err(StartError::Thread)?);
         Ok(Prober { shedder: self.clone(), stop, thread })
@@ -116,7 +116,6 @@ impl Drop for Prober {
             // A driver that panicked has opened the shedder, and is reported by its thread.
             let _ = thread.join();
         }
-        self.shedder.0.is_running.store(false, Ordering::SeqCst);
     }
 }
 

@@ -25,7 +25,8 @@ use pin_project_lite::pin_project;
 
 use super::shedder::{Arrival, Shared};
 
-/// Work that was admitted and has not begun. Dropping it says that it never will.
+/// Work that was admitted and has not begun. Dropping it says that it never will. One that is
+/// leaked waits for ever, and takes the room of another.
 #[must_use = "work that is dropped counts as gone"]
 pub struct Root {
     shared: Arc<Shared>,
@@ -41,11 +42,18 @@ enum State {
 }
 
 impl Root {
+    /// Work that has a place among those that wait.
     #[inline]
     pub(super) fn new(shared: Arc<Shared>, arrival: Option<Arrival>) -> Self {
-        shared.work.waiting.fetch_add(1, Ordering::Relaxed);
         let admitted_ns = arrival.map_or_else(|| shared.clock.now_ns(), |arrival| arrival.at_ns);
         Self { shared, admitted_ns, state: State::Waiting }
+    }
+
+    /// Has waited since an earlier instant.
+    #[cfg(feature = "tower")]
+    pub(super) fn since(mut self, arrived_ns: u64) -> Self {
+        self.admitted_ns = self.admitted_ns.min(arrived_ns);
+        self
     }
 
     /// Measures a future: it begins when it is first polled.
@@ -55,32 +63,22 @@ impl Root {
 
     /// Runs a closure and measures it: for pools of threads.
     pub fn run<T>(mut self, work: impl FnOnce() -> T) -> T {
-        let from_ns = self.enter();
-        let result = work();
-        self.leave(from_ns);
-        result
+        let _turn = self.turn();
+        work()
     }
 
-    /// Where a worker takes it up; gives the time.
-    fn enter(&mut self) -> u64 {
-        let now_ns = self.shared.clock.now_ns();
+    /// Where a worker takes it up, until the turn is dropped.
+    fn turn(&mut self) -> Turn<'_> {
+        let from_ns = self.shared.clock.now_ns();
         if self.state == State::Waiting {
             self.state = State::Begun { busy_ns: 0 };
-            let delay = Span::from_us(now_ns.saturating_sub(self.admitted_ns) / 1_000);
+            let delay = Span::from_us(from_ns.saturating_sub(self.admitted_ns) / 1_000);
             let work = &self.shared.work;
             work.delays[Delays::bucket(delay)].fetch_add(1, Ordering::Relaxed);
             work.begun.fetch_add(1, Ordering::Relaxed);
             work.waiting.fetch_sub(1, Ordering::Relaxed);
         }
-        now_ns
-    }
-
-    /// Where the worker lays it down.
-    fn leave(&mut self, from_ns: u64) {
-        if let State::Begun { busy_ns } = &mut self.state {
-            let spent_ns = self.shared.clock.now_ns().saturating_sub(from_ns);
-            *busy_ns = busy_ns.saturating_add(spent_ns);
-        }
+        Turn { root: self, from_ns }
     }
 
     fn end(&mut self) {
@@ -101,6 +99,21 @@ impl Root {
 impl Drop for Root {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// The time that a worker spends on it, also if that ends in a panic.
+struct Turn<'a> {
+    root: &'a mut Root,
+    from_ns: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if let State::Begun { busy_ns } = &mut self.root.state {
+            let spent_ns = self.root.shared.clock.now_ns().saturating_sub(self.from_ns);
+            *busy_ns = busy_ns.saturating_add(spent_ns);
+        }
     }
 }
 
@@ -131,9 +144,9 @@ impl<F: Future> Future for Measured<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let from_ns = this.root.enter();
+        let turn = this.root.turn();
         let polled = this.future.poll(context);
-        this.root.leave(from_ns);
+        drop(turn);
         if polled.is_ready() {
             this.root.end();
         }

@@ -115,5 +115,5 @@ fn is_awake(parks: u64) -> bool {
     parks.is_multiple_of(2)
 }
 
-/// A worker looks up at least every 61 tasks; with tasks of ten milliseconds that is 600 of them.
+/// A worker looks up at least every 61 tasks; with tasks of ten milliseconds that takes 600 ms.
 const STUCK_NS: u64 = 2_000_000_000;

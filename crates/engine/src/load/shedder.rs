@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use admittance_core::load::{
@@ -103,7 +103,7 @@ pub(super) enum Who {
 #[repr(align(64))]
 pub(super) struct Work {
     /// Admitted and not begun.
-    pub(super) waiting: AtomicI64,
+    pub(super) waiting: AtomicU64,
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
     pub(super) busy_ns: AtomicU64,
@@ -233,7 +233,7 @@ impl Shedder {
             return Err(self.shed(class));
         }
         let is_late = arrival.is_some_and(|arrival| self.0.is_late(arrival));
-        if class != Class::Critical && (is_late || !self.0.has_room()) {
+        if (is_late && class != Class::Critical) || !self.0.queue(class) {
             match who {
                 // Nobody else will count it.
                 Who::Later => self.0.count_refused(class, random()),
@@ -323,8 +323,7 @@ impl Shared {
     #[inline]
     fn admits(&self, class: Class, hashed: Hashed) -> bool {
         let (admits, place) = self.would_admit(class, hashed);
-        self.counts.count(class, place, !admits);
-        admits
+        !self.counts.count(class, place, !admits)
     }
 
     #[inline]
@@ -338,16 +337,22 @@ impl Shared {
         self.counts.count(class, self.would_admit(class, hashed).1, true);
     }
 
+    /// Takes a place among those that wait, if there is one or it is critical.
+    fn queue(&self, class: Class) -> bool {
+        // In one step: threads that ask at once do not all see the same last place.
+        let room = match class {
+            Class::Critical => u64::MAX,
+            _ => self.words.room.load(Ordering::Relaxed),
+        };
+        let place = |waiting: u64| (waiting < room).then_some(waiting.saturating_add(1));
+        self.work.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
+    }
+
     /// Whether more was done since than may be before what has come is admitted. Time alone does
     /// not count: a process that was not run is late with everything, and behind with nothing.
     fn is_late(&self, arrival: Arrival) -> bool {
         let done_ns = self.work.busy_ns.load(Ordering::Relaxed);
         done_ns.wrapping_sub(arrival.done_ns) >= self.words.ahead_max_ns.load(Ordering::Relaxed)
-    }
-
-    fn has_room(&self) -> bool {
-        let waiting = self.work.waiting.load(Ordering::Relaxed).max(0).unsigned_abs();
-        waiting < self.words.room.load(Ordering::Relaxed)
     }
 
     fn until_adjusted(&self) -> Span {
@@ -381,7 +386,9 @@ impl Shared {
         self.words.cutoff.store(Cutoff::OPEN.to_bits(), Ordering::Relaxed);
         self.words.room.store(u64::MAX, Ordering::Relaxed);
         self.words.ahead_max_ns.store(u64::MAX, Ordering::Relaxed);
-        self.shown_mut().last = Shown::new().last;
+        self.words.adjusts_at_ns.store(0, Ordering::Relaxed);
+        let mut shown = self.shown_mut();
+        *shown = Shown { last: Shown::new().last, stuck_workers: 0, ..*shown };
     }
 
     pub(super) fn shown(&self) -> Shown {
@@ -396,7 +403,7 @@ impl Shared {
 impl Work {
     fn new() -> Self {
         Self {
-            waiting: AtomicI64::new(0),
+            waiting: AtomicU64::new(0),
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),

@@ -33,13 +33,14 @@ pub struct Status {
     pub probes_sent: u64,
     /// Probes that ran.
     pub probes_finished: u64,
-    /// Probes whose executor dropped them.
+    /// Probes that never ran: their executor dropped them, or the regulation ended.
     pub probes_lost: u64,
     /// How often the level was judged.
     pub adjustments: u64,
     /// How often it moved.
     pub moves: u64,
-    /// Workers that have not come back from one piece of work for two seconds.
+    /// Workers that are awake and have not looked up from their work for two seconds. A tokio
+    /// worker looks up after 61 tasks: if all of them together take that long, it counts too.
     pub stuck_workers: u64,
 }
 
@@ -72,7 +73,6 @@ impl Status {
         let (shown, totals) = (shared.shown(), shared.counts.totals());
         let rejected = totals.refused.iter().sum();
         let offered: u64 = totals.offered.iter().sum();
-        let waiting = shared.work.waiting.load(Ordering::Relaxed);
         Self {
             percent: shown.last.level.percent(),
             // Read while others count: a refusal may be seen before its offer.
@@ -82,7 +82,7 @@ impl Status {
             step: shown.last.run,
             average: shown.last.mean,
             spread: shown.last.spread,
-            waiting: waiting.max(0).unsigned_abs(),
+            waiting: shared.work.waiting.load(Ordering::Relaxed),
             room: (shown.last.room != u64::MAX).then_some(shown.last.room),
             probes_sent: shown.probes_sent,
             probes_finished: shown.probes_finished,
@@ -118,7 +118,11 @@ impl Status {
         let delay = "Mean delay of the last interval.";
         let spread = "Standard deviation of the delays of the last interval.";
         let up = "Steps of the level in one direction, below zero downwards.";
-        let stuck = "Workers that have not come back from one piece of work for two seconds.";
+        let stuck = "Workers that have not looked up from their work for two seconds.";
+        let room = self.room.map(|room| {
+            let help = "How much admitted work may wait; absent while it is not bounded.";
+            gauge("admittance_load_room", help, whole(room))
+        });
         let single = [
             gauge("admittance_load_level_ratio", "The part of the work that may start.", level),
             counter("admittance_load_allowed", "Work that might start.", self.allowed),
@@ -132,11 +136,7 @@ impl Status {
             ),
             counter("admittance_load_probes_sent", "Probes sent.", self.probes_sent),
             counter("admittance_load_probes_finished", "Probes that ran.", self.probes_finished),
-            counter(
-                "admittance_load_probes_lost",
-                "Probes that their executor dropped.",
-                self.probes_lost,
-            ),
+            counter("admittance_load_probes_lost", "Probes that never ran.", self.probes_lost),
             counter("admittance_load_adjustments", "Times the level was judged.", self.adjustments),
             counter("admittance_load_moves", "Times the level moved.", self.moves),
             gauge("admittance_load_stuck_workers", stuck, whole(self.stuck_workers)),
@@ -146,7 +146,7 @@ impl Status {
             let rejected = counter("admittance_load_rejected", "Work that was refused.", count);
             Metric { class: Some(class), ..rejected }
         });
-        single.into_iter().chain(rejected)
+        single.into_iter().chain(room).chain(rejected)
     }
 }
 
