@@ -117,7 +117,7 @@ async fn a_service_that_is_behind_sheds_checks_and_answers_releases_and_heartbea
             ticks.tick().await;
             let beat = v1::HeartbeatRequest { lease_ids: vec![lease_id.clone()] };
             let heard = keeper.heartbeat(beat).await.expect("heartbeats come last");
-            assert_eq!(heard.into_inner().live_ids, [lease_id.clone()]);
+            assert_eq!(heard.into_inner().live_ids, std::slice::from_ref(&lease_id));
             let release = v1::ReleaseRequest { lease_id, dropped: false };
             keeper.release(release).await.expect("releases come last");
         }
