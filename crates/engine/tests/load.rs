@@ -13,6 +13,9 @@ use admittance::{Clock, ManualClock, Micros, Span};
 
 #[path = "load/answers.rs"]
 mod answers;
+#[cfg(feature = "tower")]
+#[path = "load/arrivals.rs"]
+mod arrivals;
 #[path = "load/probes.rs"]
 mod probes;
 #[path = "load/race.rs"]
