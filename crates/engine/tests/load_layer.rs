@@ -62,10 +62,10 @@ impl Regulated {
         }
     }
 
-    /// One whose executor has been stuck for three seconds: a hundredth may start.
+    /// One whose executor has been stuck for ten seconds: a hundredth may start.
     fn behind(class: Class) -> Self {
         let mut regulated = Self::new(false);
-        regulated.pass(Span::from_secs(3), class);
+        regulated.pass(Span::from_secs(10), class);
         assert_eq!(regulated.shedder.percent(), 1);
         regulated
     }

@@ -37,7 +37,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 
 /// Offers far more than can be done until it is shed, then little until all is admitted again.
 fn sheds_and_recovers(workers: usize, work: Duration, from: From) {
-    let closed = Loop::start(workers, work, Law::default());
+    let mut closed = Loop::start(workers, work, Law::default());
+    closed.regulate();
     // One piece of work at a time takes all of a worker: this is three times what can be done.
     let capacity = workers.max(1) as f64 / work.as_secs_f64();
     let begun = Instant::now();

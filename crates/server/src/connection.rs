@@ -61,12 +61,10 @@ impl Connection {
         if !self.peer.ready.is_wanted() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
-        self.peer.ready.waits(context.waker());
+        self.peer.ready.looks(context.waker());
         let mut noting = Context::from_waker(&self.waker);
         let polled = Pin::new(&mut self.stream).poll_read(&mut noting, buffer);
-        if polled.is_ready() {
-            self.peer.ready.has_read();
-        }
+        self.peer.ready.has_looked(polled.is_ready());
         polled
     }
 }

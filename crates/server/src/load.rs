@@ -181,20 +181,26 @@ impl Ready {
         self.shedder.is_some()
     }
 
-    /// The task waits for something to read.
-    pub(crate) fn waits(&self, task: &Waker) {
+    /// The task looks for something to read, and is to be woken if there is nothing.
+    pub(crate) fn looks(&self, task: &Waker) {
         let mut state = self.state();
-        state.noted = None;
         match &mut state.waker {
             Some(waker) => waker.clone_from(task),
             none => *none = Some(task.clone()),
         }
     }
 
-    /// Something was read.
-    pub(crate) fn has_read(&self) {
+    /// Something was read, or nothing was there. What one look after the other finds was there at
+    /// the first.
+    pub(crate) fn has_looked(&self, has_read: bool) {
         let mut state = self.state();
-        state.read = state.noted.or_else(|| self.shedder.as_ref().map(Shedder::arrival));
+        if has_read {
+            let now = || self.shedder.as_ref().map(Shedder::arrival);
+            state.noted = state.noted.or_else(now);
+            state.read = state.noted;
+        } else {
+            state.noted = None;
+        }
     }
 
     fn arrival(&self) -> Option<Arrival> {
@@ -336,6 +342,25 @@ mod tests {
         for unknown in ["", "/", "/a/b/c", "Check", "/throttlekit.v1.RateLimiter/"] {
             assert_eq!(kind(unknown), Kind::Of(Class::Background), "{unknown:?}");
         }
+    }
+
+    #[test]
+    fn what_is_read_has_been_here_since_the_task_was_woken() {
+        let shedder = Shedder::new(admittance::load::LoadRules::default()).expect("in range");
+        let ready = Ready::new(Some(shedder));
+        ready.looks(Waker::noop());
+        Waker::from(Arc::clone(&ready)).wake();
+        let woken = ready.state().noted.expect("noted");
+        // Several looks find what came together.
+        for _ in 0..3 {
+            ready.looks(Waker::noop());
+            ready.has_looked(true);
+            assert_eq!(ready.arrival(), Some(woken));
+        }
+        ready.has_looked(false);
+        // What is found without a wait has only just come.
+        ready.has_looked(true);
+        assert_ne!(ready.arrival(), Some(woken));
     }
 
     #[test]

@@ -194,127 +194,84 @@ fn steady_bounds(setup: &Setup, percent: u64) -> Vec<Bound> {
 /// Loads that change, and things that go wrong; eight workers and a millisecond of work.
 #[must_use]
 pub fn changing(seed: u64, queues: Queues) -> Vec<Scene> {
-    let scene = |name: &str, offered: &[(u64, u64)], faults: &[(u64, Fault)], judged, over| {
-        let offered = offered
-            .iter()
-            .map(|(at, percent)| Phase { at: Span::from_secs(*at), percent: *percent });
-        let faults = faults.iter().map(|(at, fault)| (Span::from_secs(*at), *fault)).collect();
-        let length = Span::from_secs(30);
-        let offered = offered.collect();
-        let setup = Setup { offered, faults, length, queues, ..Setup::new(seed, 0) };
-        Scene { name: name.to_owned(), setup, judged, over, bounds: Vec::new() }
-    };
-    let lasts = Span::from_secs(5);
+    let world = Setup { queues, length: Span::from_secs(30), ..Setup::new(seed, 100) };
+    [bursts(&world), faults(&world), mixes(&world)].concat()
+}
+
+fn bursts(world: &Setup) -> Vec<Scene> {
     let on_off: Vec<(u64, u64)> =
         (0..15).map(|nth| (2 * nth, if nth % 2 == 0 { 300 } else { 20 })).collect();
-    let with = |scene: Scene, bounds: &[Bound]| Scene { bounds: bounds.to_vec(), ..scene };
-    let ten = Span::from_secs(10);
-    let one = Span::from_secs(1);
-    let late = Fault::Late { by: Span::from_ms(20), lasts: ten };
-    let pause = Fault::Stuck { workers: 8, lasts: Span::from_ms(600) };
-    let four = |mut scene: Scene| {
-        scene.setup.classes = [10, 40, 30, 20];
-        scene
-    };
-    let heavy = |mut scene: Scene| {
-        scene.setup.keys = Keys::Heavy;
-        scene
-    };
-    let zipf = |mut scene: Scene| {
-        scene.setup.keys = Keys::Zipf;
-        scene
-    };
-    let over = [Bound::Goodput(0.9), Bound::Waits(Span::from_us(3 * TARGET))];
+    let scene = |name, offered, judged| changed(world, name, offered, judged);
+    let long = scene("burst of 3× for 5 s, then 0.5×", &[(0, 50), (5, 300), (10, 50)], (6, 10));
+    let short = scene("burst of 2× for 3 s, then 0.5×", &[(0, 50), (5, 200), (8, 50)], (18, 30));
+    let bounds = [Bound::Noticed(5, SOON), Bound::Back(10, LATE), Bound::Goodput(0.9)];
+    let after = [Bound::Noticed(5, SOON), Bound::Back(8, LATE), Bound::Refuses(0.01)];
     vec![
-        with(
-            scene(
-                "burst of 3× for 5 s, then 0.5×",
-                &[(0, 50), (5, 300), (10, 50)],
-                &[],
-                (6, 10),
-                Some(10),
-            ),
-            &[Bound::Noticed(5, one), Bound::Back(10, ten), Bound::Goodput(0.9)],
-        ),
-        with(
-            scene(
-                "burst of 2× for 3 s, then 0.5×",
-                &[(0, 50), (5, 200), (8, 50)],
-                &[],
-                (18, 30),
-                Some(8),
-            ),
-            &[Bound::Noticed(5, one), Bound::Back(8, ten), Bound::Refuses(0.01)],
-        ),
-        with(
-            scene("3× for 2 s, 0.2× for 2 s", &on_off, &[], (4, 28), None),
-            &[Bound::Goodput(0.4)],
-        ),
-        with(
-            scene("20 ms later for 10 s at 0.5×", &[(0, 50)], &[(5, late)], (5, 15), Some(15)),
-            &[Bound::Noticed(5, one), Bound::Back(15, ten)],
-        ),
-        with(
-            scene(
-                "1 of 8 stuck for 5 s at 0.7×",
-                &[(0, 70)],
-                &[(5, Fault::Stuck { workers: 1, lasts })],
-                (5, 10),
-                Some(10),
-            ),
-            &[Bound::Goodput(0.6), Bound::Back(10, ten)],
-        ),
-        with(
-            scene(
-                "1 of 8 stuck for 5 s at 1.5×",
-                &[(0, 150)],
-                &[(5, Fault::Stuck { workers: 1, lasts })],
-                (5, 10),
-                Some(10),
-            ),
-            &[Bound::Goodput(0.9 * 7.0 / 8.0), Bound::Waits(Span::from_us(3 * TARGET))],
-        ),
-        with(
-            scene(
-                "all stuck for 5 s at 0.5×",
-                &[(0, 50)],
-                &[(5, Fault::Stuck { workers: 8, lasts })],
-                (5, 10),
-                Some(10),
-            ),
-            &[Bound::Noticed(5, one), Bound::Back(10, ten)],
-        ),
-        with(
-            scene("pause of 600 ms at 0.7×", &[(0, 70)], &[(5, pause)], (5, 15), Some(6)),
-            &[Bound::Refuses(0.15), Bound::Back(6, ten)],
-        ),
-        with(
-            scene(
-                "half as fast for 10 s at 0.8×",
-                &[(0, 80)],
-                &[(5, Fault::Slow { lasts: ten })],
-                (8, 15),
-                Some(15),
-            ),
-            &[Bound::Goodput(0.45), Bound::Waits(Span::from_us(3 * TARGET)), Bound::Back(15, ten)],
-        ),
-        with(
-            four(scene("four classes at 2×", &[(0, 200)], &[], (3, 30), None)),
-            &[
-                over[0],
-                over[1],
-                Bound::Admits(Class::Critical, 0.99),
-                Bound::Admits(Class::Default, 0.9),
-                Bound::AdmitsAtMost(Class::Sheddable, 0.3),
-                Bound::AdmitsAtMost(Class::Background, 0.1),
-            ],
-        ),
-        with(
-            heavy(scene("a key of 20 % at 1.5×", &[(0, 150)], &[], (3, 30), None)),
-            &[Bound::Goodput(0.75), Bound::Waits(WAIT_MAX)],
-        ),
-        with(zipf(scene("keys by Zipf's law at 1.5×", &[(0, 150)], &[], (3, 30), None)), &over),
+        Scene { over: Some(10), bounds: bounds.to_vec(), ..long },
+        Scene { over: Some(8), bounds: after.to_vec(), ..short },
+        Scene {
+            bounds: vec![Bound::Goodput(0.4)],
+            ..scene("3× for 2 s, 0.2× for 2 s", &on_off, (4, 28))
+        },
     ]
+}
+
+fn faults(world: &Setup) -> Vec<Scene> {
+    let lasts = Span::from_secs(5);
+    let stuck = |workers| Fault::Stuck { workers, lasts };
+    let pause = Fault::Stuck { workers: 8, lasts: Span::from_ms(600) };
+    let late = Fault::Late { by: Span::from_ms(20), lasts: LATE };
+    let slow = Fault::Slow { lasts: LATE };
+    let scene = |name, percent, fault, judged, over, bounds: &[Bound]| {
+        let mut scene = changed(world, name, &[(0, percent)], judged);
+        scene.setup.faults = vec![(Span::from_secs(5), fault)];
+        Scene { over: Some(over), bounds: bounds.to_vec(), ..scene }
+    };
+    let waits = Bound::Waits(Span::from_us(3 * TARGET));
+    let (noticed, back) = (Bound::Noticed(5, SOON), |second| Bound::Back(second, LATE));
+    let seven = [Bound::Goodput(0.9 * 7.0 / 8.0), waits];
+    let half = [Bound::Goodput(0.45), waits, back(15)];
+    let one = [Bound::Goodput(0.6), back(10)];
+    let paused = [Bound::Refuses(0.15), back(6)];
+    vec![
+        scene("20 ms later for 10 s at 0.5×", 50, late, (5, 15), 15, &[noticed, back(15)]),
+        scene("1 of 8 stuck for 5 s at 0.7×", 70, stuck(1), (5, 10), 10, &one),
+        scene("1 of 8 stuck for 5 s at 1.5×", 150, stuck(1), (5, 10), 10, &seven),
+        scene("all stuck for 5 s at 0.5×", 50, stuck(8), (5, 10), 10, &[noticed, back(10)]),
+        scene("pause of 600 ms at 0.7×", 70, pause, (5, 15), 6, &paused),
+        scene("half as fast for 10 s at 0.8×", 80, slow, (8, 15), 15, &half),
+    ]
+}
+
+fn mixes(world: &Setup) -> Vec<Scene> {
+    let scene = |name, percent, bounds: &[Bound]| {
+        let bounds = bounds.to_vec();
+        Scene { bounds, ..changed(world, name, &[(0, percent)], (3, 30)) }
+    };
+    let waits = Bound::Waits(Span::from_us(3 * TARGET));
+    let by_class = [
+        Bound::Goodput(0.9),
+        waits,
+        Bound::Admits(Class::Critical, 0.99),
+        Bound::Admits(Class::Default, 0.9),
+        Bound::AdmitsAtMost(Class::Sheddable, 0.3),
+        Bound::AdmitsAtMost(Class::Background, 0.1),
+    ];
+    let mut classes = scene("four classes at 2×", 200, &by_class);
+    classes.setup.classes = [10, 40, 30, 20];
+    // Whether the key is admitted decides on three tenths of what the workers can do.
+    let coarse = [Bound::Goodput(0.75), Bound::Waits(WAIT_MAX)];
+    let mut heavy = scene("a key of 20 % at 1.5×", 150, &coarse);
+    heavy.setup.keys = Keys::Heavy;
+    let mut zipf = scene("keys by Zipf's law at 1.5×", 150, &[Bound::Goodput(0.85), waits]);
+    zipf.setup.keys = Keys::Zipf;
+    vec![classes, heavy, zipf]
+}
+
+fn changed(world: &Setup, name: &str, offered: &[(u64, u64)], judged: (u64, u64)) -> Scene {
+    let phase = |&(at, percent): &(u64, u64)| Phase { at: Span::from_secs(at), percent };
+    let setup = Setup { offered: offered.iter().map(phase).collect(), ..world.clone() };
+    Scene { name: name.to_owned(), setup, judged, over: None, bounds: Vec::new() }
 }
 
 fn ms(span: Span) -> f64 {
@@ -329,3 +286,7 @@ const WAIT_MAX: Span = Span::from_ms(50);
 const TARGET: u64 = 5_000;
 /// As tokio does it by default.
 const STEALING: Queues = Queues::Stealing { every: 61 };
+/// Within this what goes wrong is noticed.
+const SOON: Span = Span::from_secs(1);
+/// Within this it is left behind.
+const LATE: Span = Span::from_secs(10);

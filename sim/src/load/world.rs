@@ -73,13 +73,25 @@ struct Interval {
     begun: u64,
     ended: u64,
     busy: u64,
+    /// The first class that lacked room.
+    crowded: Option<Class>,
 }
 
 impl Interval {
     fn new(began: u64) -> Self {
         let (waited, spawned) = (Delays::default(), Delays::default());
         let traffic = Traffic::NONE;
-        Self { traffic, began, waited, spawned, offered: 0, begun: 0, ended: 0, busy: 0 }
+        Self {
+            traffic,
+            began,
+            waited,
+            spawned,
+            offered: 0,
+            begun: 0,
+            ended: 0,
+            busy: 0,
+            crowded: None,
+        }
     }
 }
 
@@ -93,14 +105,8 @@ impl<'a, R: Regulates> World<'a, R> {
         }
         let parts = usize::try_from(setup.length.us() / PART).unwrap_or(0);
         let traffic = Traffic::NONE;
-        let nothing = Seen {
-            elapsed: Span::from_us(1),
-            load: Tasks { tasks: 0, workers: setup.workers as u64 },
-            offered: 0,
-            begun: 0,
-            ended: 0,
-            busy: Span::ZERO,
-        };
+        let load = Tasks { tasks: 0, workers: setup.workers as u64 };
+        let nothing = Seen { elapsed: Span::from_us(1), load, ..Seen::default() };
         let adjustment = regulator.adjust(Micros::ZERO, &nothing, &traffic);
         Self {
             setup,
@@ -151,8 +157,14 @@ impl<'a, R: Regulates> World<'a, R> {
         let place = key.place(Moment::at(Micros::saturating_from_epoch_us(self.now), ROTATION));
         self.since.offered += 1;
         self.since.traffic.count(class, place);
-        let is_full = self.setup.has_room && self.waiting >= self.adjustment.room;
-        let is_admitted = !is_full && self.adjustment.cutoff.admits(class, place);
+        let has_room =
+            !self.setup.has_room || class == Class::Critical || self.waiting < self.adjustment.room;
+        let may_start = self.adjustment.cutoff.admits(class, place);
+        let is_admitted = may_start && has_room;
+        if may_start && !has_room {
+            let crowded = self.since.crowded.unwrap_or(class);
+            self.since.crowded = Some(crowded.min(class));
+        }
         let part = self.part();
         part.offered[class.index()] += 1;
         if is_admitted {
@@ -281,6 +293,7 @@ impl<'a, R: Regulates> World<'a, R> {
             begun: counted(interval.begun),
             ended: counted(interval.ended),
             busy: Span::from_us(counted(interval.busy)),
+            crowded: interval.crowded,
         };
         let now = Micros::saturating_from_epoch_us(self.now);
         self.adjustment = self.regulator.adjust(now, &seen, &interval.traffic);

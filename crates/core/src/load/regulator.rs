@@ -162,7 +162,10 @@ impl Regulator {
     /// Judges what was taken in since the last time. `now` is monotonic time, `traffic` what was
     /// offered since.
     pub fn adjust(&mut self, now: Micros, seen: &Seen, traffic: &Traffic) -> Adjustment {
-        self.recent.fade(traffic);
+        // Where nothing is offered, what was offered last is still the best guess at what will be.
+        if traffic.total() > 0 {
+            self.recent.fade(traffic);
+        }
         if seen.ended > 0 {
             let each = u128::from(seen.busy.us()) * 256 / u128::from(seen.ended);
             let each = u64::try_from(each).unwrap_or(u64::MAX);

@@ -40,6 +40,9 @@ struct Done {
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
     pub(crate) done_per_sec: f64,
+    /// The part of the time that workers were busy. Where other processes take the processor away,
+    /// what could be done changes from second to second; this tells how much of it was.
+    pub(crate) busy: f64,
     pub(crate) offered: u64,
     pub(crate) rejected: u64,
     pub(crate) p50: Duration,
@@ -49,7 +52,7 @@ pub(crate) struct Phase {
 }
 
 impl Loop {
-    /// On a runtime of so many workers; none is one of a single thread.
+    /// A runtime of so many workers, not regulated yet; none is one of a single thread.
     pub(crate) fn start(workers: usize, work: Duration, law: Law) -> Self {
         let shedder = Shedder::new(LoadRules { law, ..LoadRules::default() }).expect("rules");
         let (handle, runtime, end) = if workers == 0 {
@@ -68,18 +71,23 @@ impl Loop {
             let runtime = builder.worker_threads(workers).enable_all().build().expect("a runtime");
             (runtime.handle().clone(), Some(runtime), None)
         };
-        let prober = Some(shedder.start(TokioExecutor::new(handle.clone())).expect("a prober"));
         let done = Arc::new(Done::default());
-        Self { shedder, work, handle, done, prober, _runtime: runtime, end }
+        Self { shedder, work, handle, done, prober: None, _runtime: runtime, end }
     }
 
-    /// How much is done per second when there is always something to do, and nothing is shed.
+    /// Sheds from now on.
+    pub(crate) fn regulate(&mut self) {
+        let executor = TokioExecutor::new(self.handle.clone());
+        self.prober = Some(self.shedder.start(executor).expect("a prober"));
+    }
+
+    /// How much is done per second when there is always something to do. Before it is regulated:
+    /// what there always is makes a probe wait.
     pub(crate) fn capacity(&self, span: Duration) -> f64 {
         let (before, from) = (self.done.count.load(Ordering::Relaxed), Instant::now());
         let ahead = AtomicU64::new(0);
         while from.elapsed() < span {
             let done = self.done.count.load(Ordering::Relaxed) - before;
-            // So few that none of them waits for long; unmeasured, so that nothing is shed.
             while ahead.load(Ordering::Relaxed) < done + 4 {
                 ahead.fetch_add(1, Ordering::Relaxed);
                 let (done, work) = (Arc::clone(&self.done), self.work);
@@ -98,6 +106,7 @@ impl Loop {
     pub(crate) fn offer(&self, per_sec: f64, span: Duration, from: From) -> Phase {
         self.done.waits_us.lock().expect("no panic").clear();
         let (before, begun) = (self.shedder.status(), Instant::now());
+        let busy = self.busy();
         let done = self.done.count.load(Ordering::Relaxed);
         let (mut sent, mut levels) = (0u64, (100, 0));
         while begun.elapsed() < span {
@@ -111,6 +120,7 @@ impl Loop {
             thread::sleep(Duration::from_millis(1));
         }
         let done = self.done.count.load(Ordering::Relaxed) - done;
+        let (busy, workers) = (self.busy() - busy, self.handle.metrics().num_workers());
         let since = self.shedder.status().since(&before);
         let mut waits = self.done.waits_us.lock().expect("no panic").clone();
         waits.sort_unstable();
@@ -120,12 +130,19 @@ impl Loop {
         };
         Phase {
             done_per_sec: done as f64 / begun.elapsed().as_secs_f64(),
+            busy: busy.as_secs_f64() / begun.elapsed().as_secs_f64() / workers as f64,
             offered: sent,
             rejected: since.rejected,
             p50: at(50),
             p99: at(99),
             levels,
         }
+    }
+
+    /// How long workers have been busy, all together.
+    fn busy(&self) -> Duration {
+        let metrics = self.handle.metrics();
+        (0..metrics.num_workers()).map(|worker| metrics.worker_total_busy_duration(worker)).sum()
     }
 
     fn send(&self, keys: std::ops::Range<u64>, from: From) {

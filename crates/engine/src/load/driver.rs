@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use admittance_core::load::{Regulator, Seen, Tasks, Traffic};
+use admittance_core::load::{Law, Regulator, Seen, Tasks, Traffic};
 use admittance_core::{Invalid, Micros, Span};
 
 use super::probe::{Flight, Found, Probe};
@@ -206,7 +206,13 @@ impl<E: Executor> Driver<E> {
         self.adjusts_at_ns = now_ns.saturating_add(self.interval_ns);
         self.shared.apply(&adjustment, self.adjusts_at_ns, seen.load.workers);
         self.pace(adjustment.probes);
-        self.probes_at_ns = now_ns;
+        // Where nothing is wrong and nobody asks, waking workers is most of what probes cost.
+        let is_delay = matches!(self.shared.rules.law, Law::Delay(_));
+        if is_delay && adjustment.probes == 1 && seen.offered == 0 {
+            self.gap_ns = self.interval_ns.saturating_mul(IDLE_INTERVALS);
+        } else {
+            self.probes_at_ns = now_ns;
+        }
         self.before = now;
         let stuck_workers = self.executor.stuck_workers(now_ns);
         let mut shown = self.shared.shown_mut();
@@ -265,5 +271,7 @@ impl Before {
     }
 }
 
+/// How many intervals probes are apart while nothing is wrong and nothing is offered.
+const IDLE_INTERVALS: u64 = 5;
 /// Probes of one path are at least this far apart.
 const GAP_MIN_NS: u64 = 100_000;

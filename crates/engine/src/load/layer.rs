@@ -8,6 +8,9 @@
 //!   With HTTP/2, where each request is a task of its own, its wait is then over, and just the
 //!   probes see it; [`wait_from_clone`](LoadLayer::wait_from_clone) measures it. With HTTP/1 a
 //!   request runs in the task of its connection, and only probes wait.
+//! - There the queue of tasks stands before the layer: the level bounds it. The room does if
+//!   [`Sorted::since`] says when a request came, or whoever spawns the task asks
+//!   [`Shedder::admit`].
 //!
 //! # Proven by
 //! `tests/load_layer.rs`, with real axum and tonic servers.

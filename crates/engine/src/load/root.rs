@@ -113,6 +113,7 @@ impl Drop for Turn<'_> {
         if let State::Begun { busy_ns } = &mut self.root.state {
             let spent_ns = self.root.shared.clock.now_ns().saturating_sub(self.from_ns);
             *busy_ns = busy_ns.saturating_add(spent_ns);
+            self.root.shared.work.done_ns.fetch_add(spent_ns, Ordering::Relaxed);
         }
     }
 }

@@ -96,6 +96,7 @@ pub(super) enum Who {
     Any,
     Key(Hashed),
     /// By what is known only later: now there only must be room.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code, reason = "a layer sorts so"))]
     Later,
 }
 
@@ -106,7 +107,11 @@ pub(super) struct Work {
     pub(super) waiting: AtomicU64,
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
+    /// The time on a worker of what has ended.
     pub(super) busy_ns: AtomicU64,
+    /// The time on a worker of all that was measured, turn by turn: work that ends after an hour
+    /// has not done an hour's worth since the last arrival.
+    pub(super) done_ns: AtomicU64,
     /// Bit by bit, the classes of which some were refused for want of room since it was last read.
     pub(super) crowded: AtomicU64,
     /// How long work waited, by bucket.
@@ -207,7 +212,8 @@ impl Shedder {
     /// It must not start. The refusal says when to ask again.
     #[inline]
     pub fn admit(&self, class: Class, key: impl LoadKey) -> Result<Root, Shed> {
-        self.admit_hashed(class, self.hashed(key))
+        let who = Who::Key(self.hashed(key));
+        self.admit_asking(Asking { class, who, arrival: None })
     }
 
     /// [`admit`](Self::admit), drawn at random.
@@ -215,11 +221,7 @@ impl Shedder {
     /// # Errors
     /// It must not start.
     pub fn admit_any(&self, class: Class) -> Result<Root, Shed> {
-        self.admit_hashed(class, random())
-    }
-
-    fn admit_hashed(&self, class: Class, hashed: Hashed) -> Result<Root, Shed> {
-        self.admit_asking(Asking { class, who: Who::Key(hashed), arrival: None })
+        self.admit_asking(Asking { class, who: Who::Any, arrival: None })
     }
 
     pub(super) fn admit_asking(&self, asking: Asking) -> Result<Root, Shed> {
@@ -256,7 +258,7 @@ impl Shedder {
     /// no more may be done than within the longest wait.
     #[must_use]
     pub fn arrival(&self) -> Arrival {
-        let done_ns = self.0.work.busy_ns.load(Ordering::Relaxed);
+        let done_ns = self.0.work.done_ns.load(Ordering::Relaxed);
         Arrival { at_ns: self.0.clock.now_ns(), done_ns }
     }
 
@@ -351,8 +353,8 @@ impl Shared {
     /// Whether more was done since than may be before what has come is admitted. Time alone does
     /// not count: a process that was not run is late with everything, and behind with nothing.
     fn is_late(&self, arrival: Arrival) -> bool {
-        let done_ns = self.work.busy_ns.load(Ordering::Relaxed);
-        done_ns.wrapping_sub(arrival.done_ns) >= self.words.ahead_max_ns.load(Ordering::Relaxed)
+        let done_ns = self.work.done_ns.load(Ordering::Relaxed);
+        done_ns.saturating_sub(arrival.done_ns) >= self.words.ahead_max_ns.load(Ordering::Relaxed)
     }
 
     fn until_adjusted(&self) -> Span {
@@ -407,6 +409,7 @@ impl Work {
             begun: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
+            done_ns: AtomicU64::new(0),
             crowded: AtomicU64::new(0),
             delays: (0..Delays::BUCKETS).map(|_| AtomicU64::new(0)).collect(),
         }

@@ -1,5 +1,7 @@
 //! What is answered: by key, by class, as a decision.
 
+use std::collections::HashSet;
+
 use admittance::load::{Class, JitterRules, Level};
 use admittance::{Decision, Outcome, Retry};
 
@@ -7,7 +9,7 @@ use super::*;
 
 #[test]
 fn a_decision_is_neutral_or_says_that_nothing_remains_until_the_next_adjustment() {
-    let (shedder, clock, _executor, _driver) = behind(30);
+    let (shedder, clock, _executor, _driver) = behind(100);
     clock.advance(Span::from_us(30_001));
     let now = Micros::from_epoch_ms(5).unwrap();
     let (mut admitted, mut denied) = (0, 0);
@@ -40,7 +42,7 @@ fn a_key_has_one_answer_on_all_replicas_whose_clocks_agree_until_its_window_ends
     let mut drivers = replicas.each_ref().map(|shedder| drive(shedder, &clock, &executor));
     // One was started earlier than the other.
     drivers[0].step();
-    for _ in 0..300 {
+    for _ in 0..1_000 {
         clock.advance(Span::from_ms(10));
         replicas.iter().for_each(offer);
         drivers.iter_mut().for_each(|driver| _ = driver.step());
@@ -66,7 +68,7 @@ fn a_key_has_one_answer_on_all_replicas_whose_clocks_agree_until_its_window_ends
     let other = LoadRules { seed: Seed(8), ..rules() };
     let other = Shedder::with_clock(other, Arc::new(clock.clone())).unwrap();
     let mut driver = drive(&other, &clock, &executor);
-    for _ in 0..30 {
+    for _ in 0..100 {
         offer(&other);
         pass(&mut driver, &clock, interval());
     }
@@ -93,13 +95,13 @@ fn the_admitted_are_nested_as_the_level_falls_and_classes_are_shed_in_order() {
     let executor = Held::default();
     let shedder = shedder(&clock);
     let mut driver = drive(&shedder, &clock, &executor);
-    let mut before: Vec<(Class, u64)> = Vec::new();
+    let mut before: HashSet<(Class, u64)> = HashSet::new();
     let mut levels = Vec::new();
-    for round in 0..10 {
-        let mut admitted = Vec::new();
+    for round in 0..100 {
+        let mut admitted = HashSet::new();
         for class in Class::ALL {
             admitted.extend(
-                (0..2_000)
+                (0..500)
                     .map(|key| (class, key))
                     .filter(|(class, key)| !shedder.reject_key_as(*class, key)),
             );
@@ -109,14 +111,14 @@ fn the_admitted_are_nested_as_the_level_falls_and_classes_are_shed_in_order() {
         }
         for (index, class) in Class::ALL.into_iter().enumerate().skip(1) {
             let count = |class| admitted.iter().filter(|one| one.0 == class).count();
-            let whole = count(Class::ALL[index - 1]) == 2_000;
+            let whole = count(Class::ALL[index - 1]) == 500;
             assert!(count(class) == 0 || whole, "{class:?} goes before the one it follows");
         }
         levels.push(shedder.percent());
         before = admitted;
         pass(&mut driver, &clock, interval());
     }
-    assert!(levels.is_sorted_by(|a, b| a >= b) && levels[9] < 50, "{levels:?}");
+    assert!(levels.is_sorted_by(|a, b| a >= b) && levels[99] == 1, "{levels:?}");
 }
 
 /// A clock that shows a probe that it has waited.

@@ -56,6 +56,7 @@ fn a_probe_that_its_executor_drops_is_lost_and_not_under_way() {
     let mut driver = drive(&shedder, &clock, &executor);
     for _ in 0..1_000 {
         driver.step();
+        offer(&shedder);
         executor.drop_all();
         clock.advance(Span::from_ms(10));
     }
@@ -113,10 +114,16 @@ fn while_nothing_is_wrong_a_path_is_probed_once_in_an_interval() {
     let clock = start();
     let shedder = shedder(&clock);
     let mut driver = drive(&shedder, &clock, &Held { is_quick: true, ..Held::default() });
-    pass(&mut driver, &clock, Span::from_secs(10));
+    for _ in 0..100 {
+        offer(&shedder);
+        pass(&mut driver, &clock, interval());
+    }
     let status = shedder.status();
     assert_eq!((status.adjustments, status.probes_sent), (100, 2 * 101));
     assert_eq!((status.percent, status.moves), (100, 0));
+    // And where nobody asks, in every fifth.
+    pass(&mut driver, &clock, Span::from_secs(10));
+    assert_eq!(shedder.status().since(&status).probes_sent, 2 * 20);
 }
 
 #[test]

@@ -196,3 +196,97 @@ fn work_that_waits_too_long_lowers_the_level_though_no_probe_does() {
     pass(&mut driver, &clock, Span::from_secs(15));
     assert_eq!(shedder.percent(), 100);
 }
+
+#[test]
+fn an_idle_wait_makes_nobody_late_and_the_end_of_long_work_neither() {
+    let (shedder, clock, _driver) = with_room();
+    let long = shedder.admit_any(Class::Default).unwrap();
+    // Polled for three milliseconds now and then.
+    let mut polled = Box::pin(long.measure(std::future::poll_fn(|_: &mut Context<'_>| {
+        clock.advance(Span::from_ms(3));
+        Poll::<()>::Pending
+    })));
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..100 {
+        let before = shedder.status().rejected;
+        let arrival = shedder.arrival();
+        assert!(polled.as_mut().poll(&mut context).is_pending());
+        clock.advance(Span::from_secs(10));
+        assert!(admits_since(&shedder, arrival), "a process that was not run is not behind");
+        assert_eq!(shedder.status().rejected, before);
+    }
+    let arrival = shedder.arrival();
+    drop(polled);
+    assert!(admits_since(&shedder, arrival), "what ends now was not all done now");
+}
+
+#[cfg(feature = "tower")]
+fn admits_since(shedder: &Shedder, arrival: admittance::load::Arrival) -> bool {
+    layered(shedder, admittance::load::Sorted::any(Class::Default).since(arrival))
+}
+
+#[cfg(not(feature = "tower"))]
+fn admits_since(_: &Shedder, _: admittance::load::Arrival) -> bool {
+    true
+}
+
+/// Whether a layer in front of a service lets through what is sorted like this.
+#[cfg(feature = "tower")]
+fn layered(shedder: &Shedder, sorted: admittance::load::Sorted) -> bool {
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use tower_layer::Layer;
+    use tower_service::Service;
+
+    #[derive(Clone)]
+    struct Done;
+
+    impl Service<Request<Body>> for Done {
+        type Response = Response<Body>;
+        type Error = std::convert::Infallible;
+        type Future = std::future::Ready<Result<Response<Body>, Self::Error>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            std::future::ready(Ok(Response::new(Body::empty())))
+        }
+    }
+
+    let sort = move |_: &Request<Body>, _: &Shedder| sorted;
+    let mut service = admittance::load::LoadLayer::new(shedder.clone()).sort_with(sort).layer(Done);
+    let mut answer = pin!(service.call(Request::new(Body::empty())));
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(response)) => response.status().is_success(),
+        Poll::Pending => panic!("it answers at once"),
+    }
+}
+
+#[cfg(feature = "tower")]
+#[test]
+fn what_came_before_more_was_done_than_may_wait_is_refused_critical_work_excepted() {
+    use admittance::load::Sorted;
+    let (shedder, clock, _driver) = with_room();
+    let arrival = shedder.arrival();
+    let work = |ms| {
+        let root = shedder.admit_any(Class::Critical).unwrap();
+        root.run(|| clock.advance(Span::from_ms(ms)));
+    };
+    work(49);
+    assert!(layered(&shedder, Sorted::any(Class::Default).since(arrival)));
+    work(1);
+    let before = shedder.status();
+    assert!(!layered(&shedder, Sorted::any(Class::Default).since(arrival)));
+    assert!(!layered(&shedder, Sorted::later(Class::Default).since(arrival)));
+    let since = shedder.status().since(&before);
+    assert_eq!((since.allowed, since.rejected), (0, 2), "each is counted once");
+    assert!(layered(&shedder, Sorted::any(Class::Critical).since(arrival)));
+    assert!(layered(&shedder, Sorted::any(Class::Default).since(shedder.arrival())));
+    let before = shedder.status();
+    assert!(layered(&shedder, Sorted::later(Class::Default)));
+    assert!(!shedder.would_reject(Class::Default, 1u64));
+    let since = shedder.status().since(&before);
+    assert_eq!((since.allowed, since.rejected), (0, 0), "the service counts it, not the layer");
+}
