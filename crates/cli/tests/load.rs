@@ -26,8 +26,12 @@ limiters:
 ";
 
 fn serve(name: &str, args: &[&str]) -> Service {
+    serve_with(name, POLICIES, args)
+}
+
+fn serve_with(name: &str, policies: &str, args: &[&str]) -> Service {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.yaml"));
-    std::fs::write(&path, POLICIES).expect("it can be written");
+    std::fs::write(&path, policies).expect("it can be written");
     let path = path.display().to_string();
     Service::start_shedding(&[&["--config", &path], args].concat())
 }
@@ -136,9 +140,15 @@ async fn a_service_that_is_behind_sheds_checks_and_answers_releases_and_heartbea
             _ => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
-    let out = run(&["load", "--target", &service.address]);
-    let text = String::from_utf8(out.stdout).expect("text");
-    assert!(out.status.success() && text.starts_with("100% may start  "), "{text}");
+    // A busy machine may have it shed what little is asked now; then it is asked again.
+    let text = loop {
+        let out = run(&["load", "--target", &service.address]);
+        let text = String::from_utf8(out.stdout).expect("text");
+        if out.status.success() && text.starts_with("100% may start  ") {
+            break text;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     let words = ["rejected  ", "critical 0, default ", "delay  ", "waiting  ", "probes  ", " of "];
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
@@ -165,7 +175,9 @@ fn get(address: &str, request: &str) -> String {
 
 #[test]
 fn collectors_are_answered_on_a_port_of_their_own() {
-    let service = serve("metrics", &["--metrics-port", "0"]);
+    // However busy the machine, nothing waits for an hour.
+    let patient = POLICIES.replace("floor: 50%", "target: 1h, waitMax: 1h");
+    let service = serve_with("metrics", &patient, &["--metrics-port", "0"]);
     let line = service.greeting.lines().find(|line| line.starts_with("metrics: ")).expect("shown");
     let address = line.trim_start_matches("metrics: http://").trim_end_matches("/metrics");
     let answer = get(address, "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");

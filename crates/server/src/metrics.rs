@@ -2,8 +2,8 @@
 //!
 //! # Guarantee
 //! - They are answered by a thread of their own, also while the service is behind.
-//! - `GET /metrics` is answered, everything else is 404; a request has at most 8 KiB and five
-//!   seconds, and at most 16 are served at once.
+//! - `GET /metrics` is answered; another method there is 405, everything else 404. A request has at
+//!   most 8 KiB and five seconds, and at most 16 are served at once.
 //! - A family's samples stand together under one `# TYPE` and one `# HELP`; no label is a key.
 //!
 //! # Proven by

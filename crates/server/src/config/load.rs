@@ -144,7 +144,7 @@ impl Block {
             "enabled" => self.is_enabled = Some(scalar::one_of(text, TRUTH)?),
             "law" => self.is_jitter = Some(scalar::one_of(text, LAWS)?),
             "target" => self.target = Some(scalar::period(text)?),
-            "interval" => self.interval = Some(scalar::period(text)?),
+            "interval" => self.interval = Some(interval(text)?),
             "riseEvery" => self.rise_every = Some(scalar::period(text)?),
             "floor" => self.floor = Some(percent(text)?),
             "waitMax" => self.wait_max = Some(scalar::period(text)?),
@@ -195,6 +195,16 @@ impl Block {
         let parameter = parameter.to_string();
         self.keys.iter().find(|(key, _)| *key == parameter).copied()
     }
+}
+
+/// How often the level is judged. Every judgement reads what all threads have counted: one that is
+/// always due would keep a processor busy, and one that is never due would be none.
+fn interval(text: &str) -> Result<Span, String> {
+    let span = scalar::period(text)?;
+    if span < Span::from_ms(1) || span > Span::from_secs(3_600) {
+        return Err(format!("{} is not between 1ms and 1h", quoted(text)));
+    }
+    Ok(span)
 }
 
 /// A part of the whole, in whole hundredths.

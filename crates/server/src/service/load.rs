@@ -6,7 +6,9 @@
 //!
 //! # Guarantee
 //! - What is shed has charged nothing and holds nothing.
-//! - A call counts once among what is offered, whoever judges it; a batch is one call.
+//! - A call that can be decided counts once among what is offered, whoever judges it; a batch is
+//!   one call. One that is refused before it is judged here, for its policy's name or its key, does
+//!   not count.
 //!
 //! # Proven by
 //! `tests/load.rs`.
