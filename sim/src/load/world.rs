@@ -73,8 +73,8 @@ struct Interval {
     begun: u64,
     ended: u64,
     busy: u64,
-    /// The first class that lacked room.
-    crowded: Option<Class>,
+    /// How many of each class lacked room.
+    lacked: [u64; 4],
 }
 
 impl Interval {
@@ -90,7 +90,7 @@ impl Interval {
             begun: 0,
             ended: 0,
             busy: 0,
-            crowded: None,
+            lacked: [0; 4],
         }
     }
 }
@@ -162,8 +162,7 @@ impl<'a, R: Regulates> World<'a, R> {
         let may_start = self.adjustment.cutoff.admits(class, place);
         let is_admitted = may_start && has_room;
         if may_start && !has_room {
-            let crowded = self.since.crowded.unwrap_or(class);
-            self.since.crowded = Some(crowded.min(class));
+            self.since.lacked[class.index()] += 1;
         }
         let part = self.part();
         part.offered[class.index()] += 1;
@@ -293,7 +292,7 @@ impl<'a, R: Regulates> World<'a, R> {
             begun: counted(interval.begun),
             ended: counted(interval.ended),
             busy: Span::from_us(counted(interval.busy)),
-            crowded: interval.crowded,
+            crowded: interval.traffic.crowded(interval.lacked),
         };
         let now = Micros::saturating_from_epoch_us(self.now);
         self.adjustment = self.regulator.adjust(now, &seen, &interval.traffic);

@@ -209,6 +209,7 @@ impl Regulates for Plain {
             level: self.level,
             cutoff: Cutoff::new(self.level, &self.recent),
             room: u64::MAX,
+            ahead: Span::from_us(u64::MAX),
             probes: 10,
             run: 0,
             mean: Span::ZERO,

@@ -203,6 +203,16 @@ impl Traffic {
         self.0.iter().flatten().fold(0, |sum, offered| sum.saturating_add(*offered))
     }
 
+    /// The first class, in the order they are kept, of which more than a thirty-second lacked room:
+    /// one piece of work that came at a bad moment is no reason to shut others out.
+    #[must_use]
+    pub fn crowded(&self, lacked: [u64; Class::ALL.len()]) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| {
+            let offered: u64 = self.0[class.index()].iter().copied().fold(0, u64::saturating_add);
+            u128::from(lacked[class.index()]) * 32 > u128::from(offered)
+        })
+    }
+
     /// Forgets half and adds what was offered since: what was long ago fades.
     pub fn fade(&mut self, since: &Self) {
         for (cell, new) in self.0.iter_mut().flatten().zip(since.0.iter().flatten()) {

@@ -76,6 +76,9 @@ pub struct Adjustment {
     pub cutoff: Cutoff,
     /// How many may wait at once: what comes when so many do is refused, whoever it is.
     pub room: u64,
+    /// How much may be done, by all workers together, between the coming of work and its admission;
+    /// what is later than that is refused too, where its coming is known.
+    pub ahead: Span,
     /// How many probes are wanted on each path until the next adjustment.
     pub probes: u32,
     /// How many steps the run has had; below zero if they went down.
@@ -102,6 +105,8 @@ pub struct Regulator {
     recent: Traffic,
     /// How long one piece of work keeps a worker, on average, in 2^-8 us.
     busy: Option<u64>,
+    /// How much work was asked for of what the workers can do, on average, in thousandths.
+    demand: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +133,7 @@ impl Regulator {
             Law::Delay(rules) => State::Delay(Delay::new(rules.checked()?, paths)),
             Law::Jitter(rules) => State::Jitter(Jitter::new(rules.checked()?)),
         };
-        Ok(Self { law, state, recent: Traffic::NONE, busy: None })
+        Ok(Self { law, state, recent: Traffic::NONE, busy: None, demand: 0 })
     }
 
     /// Takes in how long a probe took to run. A path that does not exist is ignored.
@@ -175,12 +180,15 @@ impl Regulator {
             State::Delay(law) => law.judge(now, seen),
             State::Jitter(law) => law.judge(seen.load),
         };
+        let is_pressed = self.is_pressed(seen);
+        let (room, ahead) = self.room(seen.load.workers, is_pressed);
         // While one class lacks room, the classes after it do not take it.
         let crowded = seen.crowded.map_or(Cutoff::OPEN, Cutoff::through);
         Adjustment {
             level: fixed.level,
             cutoff: Cutoff::new(fixed.level, &self.recent).min(crowded),
-            room: self.room(seen.load.workers),
+            room,
+            ahead,
             probes: self.probes(),
             run: fixed.run,
             mean: fixed.mean,
@@ -202,17 +210,35 @@ impl Regulator {
         }
     }
 
-    /// As much as is done within the longest wait, and one for each worker at least.
-    fn room(&self, workers: u64) -> u64 {
-        match (self.law, self.busy) {
-            (Law::Delay(rules), Some(busy)) => {
-                let each = (rules.wait_max.us().saturating_mul(256) / busy.max(1)).max(1);
-                each.saturating_mul(workers.max(1))
-            }
-            _ => u64::MAX,
-        }
+    /// Whether more is asked for than the workers can do: by a quarter just now, or at all on
+    /// average.
+    fn is_pressed(&mut self, seen: &Seen) -> bool {
+        let Some(each) = self.busy else { return false };
+        let wanted = u128::from(seen.offered).saturating_mul(u128::from(each) * 1_000);
+        let could = u128::from(seen.elapsed.us().max(1)) * u128::from(seen.load.workers.max(1));
+        let demand = wanted / could.saturating_mul(256);
+        let demand = u64::try_from(demand).unwrap_or(u64::MAX);
+        self.demand = self.demand - self.demand / 4 + demand / 4;
+        demand >= 1_250 || self.demand >= 1_000
+    }
+
+    /// How many may wait, and how much may be done before one that has come is admitted: as much as
+    /// is done within the longest wait, and one for each worker at least. While the workers can do
+    /// what is asked for, a few for each: random arrivals meet now and then, and that is no reason
+    /// to refuse any.
+    fn room(&self, workers: u64, is_pressed: bool) -> (u64, Span) {
+        let Law::Delay(rules) = self.law else { return (u64::MAX, Span::from_us(u64::MAX)) };
+        let (workers, wait_max) = (workers.max(1), rules.wait_max.us());
+        let ahead = |wait: u64| Span::from_us(wait.saturating_mul(workers));
+        let Some(busy) = self.busy else { return (u64::MAX, ahead(wait_max)) };
+        let least = if is_pressed { 1 } else { FEW };
+        let each = (wait_max.saturating_mul(256) / busy.max(1)).max(least);
+        let few = if is_pressed { 0 } else { busy.saturating_mul(FEW) / 256 };
+        (each.saturating_mul(workers), ahead(wait_max.max(few)))
     }
 }
 
+/// How many pieces of work may wait for each worker while there is time to spare.
+const FEW: u64 = 8;
 /// So many probes in an interval have a tenth.
 const PROBES: u32 = 10;

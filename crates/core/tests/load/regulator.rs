@@ -31,18 +31,58 @@ fn there_is_room_for_what_is_done_within_the_longest_wait_and_for_one_each_at_le
     // Five times slower for once: alone that would leave room for forty.
     let after = room(&mut law, &seen(100, Span::from_ms(500), 4));
     assert!((60..180).contains(&after), "one interval moves it a little: {after}");
-    // Work that grows slower by far: one each, in the end.
+    // Work that grows slower by far: a few each while there is time for it, then one each.
     for _ in 0..100 {
         room(&mut law, &seen(1, Span::from_secs(10), 4));
     }
-    assert_eq!(room(&mut law, &unknown), 4);
-    assert_eq!(room(&mut law, &seen(0, Span::ZERO, 0)), 1, "no workers are one");
+    let pressed = |workers| {
+        let offered = Seen { offered: u64::MAX, elapsed: Span::from_ms(100), ..Seen::default() };
+        Seen { load: Tasks { tasks: 0, workers }, ..offered }
+    };
+    assert_eq!(room(&mut law, &unknown), 4 * 8);
+    assert_eq!(room(&mut law, &pressed(4)), 4);
+    assert_eq!(room(&mut law, &pressed(0)), 1, "no workers are one");
     for _ in 0..200 {
         room(&mut law, &seen(u64::MAX, Span::ZERO, u64::MAX));
     }
     assert_eq!(room(&mut law, &seen(0, Span::ZERO, u64::MAX)), u64::MAX, "no overflow");
     let mut jitter = Regulator::new(Law::Jitter(JitterRules::default()), 1).unwrap();
     assert_eq!(room(&mut jitter, &steady), u64::MAX, "this law knows no room");
+}
+
+#[test]
+fn a_few_may_wait_until_more_is_asked_for_than_can_be_done() {
+    // A millisecond each, which is twenty times the longest wait; four workers.
+    let rules = DelayRules { wait_max: Span::from_us(50), ..DelayRules::default() };
+    let mut law = Regulator::new(Law::Delay(rules), 1).unwrap();
+    let mut asked = |percent: u64| {
+        let (elapsed, offered) = (Span::from_ms(100), 4 * percent);
+        let known = seen(100, Span::from_ms(100), 4);
+        let found = law.adjust(Micros::ZERO, &Seen { elapsed, offered, ..known }, &Traffic::NONE);
+        (found.room, found.ahead)
+    };
+    let (few, one) = ((32, Span::from_ms(32)), (4, Span::from_us(200)));
+    for percent in [10, 50, 90, 90, 110, 90] {
+        assert_eq!(asked(percent), few, "{percent} %");
+    }
+    assert_eq!(asked(300), one, "a burst is met at once");
+    // On average more than can be done, then less again.
+    assert_eq!(asked(90), one);
+    (0..9).for_each(|_| _ = asked(90));
+    assert_eq!(asked(90), few);
+    (0..30).for_each(|_| _ = asked(110));
+    assert_eq!(asked(110), one, "a little too much for long");
+}
+
+#[test]
+fn one_that_lacked_room_is_no_crowd() {
+    let mut traffic = Traffic::NONE;
+    (0..320).for_each(|_| traffic.count(Class::Default, Place(0)));
+    assert_eq!(traffic.crowded([0; 4]), None);
+    assert_eq!(traffic.crowded([0, 10, 0, 0]), None, "a thirty-second");
+    assert_eq!(traffic.crowded([0, 11, 0, 0]), Some(Class::Default));
+    assert_eq!(traffic.crowded([0, 10, 1, 0]), Some(Class::Sheddable));
+    assert_eq!(traffic.crowded([0, u64::MAX, 0, 0]), Some(Class::Default));
 }
 
 #[test]

@@ -131,7 +131,7 @@ impl<E: Executor> Driver<E> {
         };
         // What was measured while nobody regulated is of no interest now.
         driver.shared.work.take_delays();
-        driver.shared.work.take_crowded();
+        driver.shared.work.take_lacked();
         driver.pace(driver.regulator.probes());
         Ok(driver)
     }
@@ -198,13 +198,13 @@ impl<E: Executor> Driver<E> {
             begun: now.begun.wrapping_sub(self.before.begun),
             ended: now.ended.wrapping_sub(self.before.ended),
             busy: Span::from_us(now.busy_ns.wrapping_sub(self.before.busy_ns) / 1_000),
-            crowded: self.shared.work.take_crowded(),
+            crowded: traffic.crowded(self.shared.work.take_lacked()),
         };
         let monotonic = Micros::saturating_from_epoch_us(now_ns / 1_000);
         let adjustment = self.regulator.adjust(monotonic, &seen, &traffic);
         self.adjusted_ns = now_ns;
         self.adjusts_at_ns = now_ns.saturating_add(self.interval_ns);
-        self.shared.apply(&adjustment, self.adjusts_at_ns, seen.load.workers);
+        self.shared.apply(&adjustment, self.adjusts_at_ns);
         self.pace(adjustment.probes);
         // Where nothing is wrong and nobody asks, waking workers is most of what probes cost.
         let is_delay = matches!(self.shared.rules.law, Law::Delay(_));

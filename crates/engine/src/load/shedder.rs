@@ -112,8 +112,8 @@ pub(super) struct Work {
     /// The time on a worker of all that was measured, turn by turn: work that ends after an hour
     /// has not done an hour's worth since the last arrival.
     pub(super) done_ns: AtomicU64,
-    /// Bit by bit, the classes of which some were refused for want of room since it was last read.
-    pub(super) crowded: AtomicU64,
+    /// How many of each class were refused for want of room since it was last read.
+    pub(super) lacked: [AtomicU64; Class::ALL.len()],
     /// How long work waited, by bucket.
     pub(super) delays: Box<[AtomicU64]>,
 }
@@ -241,7 +241,7 @@ impl Shedder {
                 Who::Later => self.0.count_refused(class, random()),
                 Who::Any | Who::Key(_) => self.0.counts.refuse(class),
             }
-            self.0.work.crowded.fetch_or(1 << class.index(), Ordering::Relaxed);
+            self.0.work.lacked[class.index()].fetch_add(1, Ordering::Relaxed);
             return Err(self.shed(class));
         }
         Ok(Root::new(Arc::clone(&self.0), arrival))
@@ -369,14 +369,8 @@ impl Shared {
         self.words.moment.store(moment.to_bits(), Ordering::Relaxed);
     }
 
-    pub(super) fn apply(&self, adjustment: &Adjustment, next_ns: u64, workers: u64) {
-        let ahead_max_ns = match self.rules.law {
-            Law::Delay(rules) => {
-                let each_ns = rules.wait_max.us().saturating_mul(1_000);
-                each_ns.saturating_mul(workers.max(1))
-            }
-            Law::Jitter(_) => u64::MAX,
-        };
+    pub(super) fn apply(&self, adjustment: &Adjustment, next_ns: u64) {
+        let ahead_max_ns = adjustment.ahead.us().saturating_mul(1_000);
         self.words.ahead_max_ns.store(ahead_max_ns, Ordering::Relaxed);
         self.words.cutoff.store(adjustment.cutoff.to_bits(), Ordering::Relaxed);
         self.words.room.store(adjustment.room, Ordering::Relaxed);
@@ -410,7 +404,7 @@ impl Work {
             ended: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
             done_ns: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
+            lacked: Default::default(),
             delays: (0..Delays::BUCKETS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -426,10 +420,9 @@ impl Work {
         delays
     }
 
-    /// The first class that lacked room since this was last asked.
-    pub(super) fn take_crowded(&self) -> Option<Class> {
-        let bits = self.crowded.swap(0, Ordering::Relaxed);
-        Class::ALL.into_iter().find(|class| bits & 1 << class.index() != 0)
+    /// How many of each class lacked room since this was last asked.
+    pub(super) fn take_lacked(&self) -> [u64; Class::ALL.len()] {
+        self.lacked.each_ref().map(|lacked| lacked.swap(0, Ordering::Relaxed))
     }
 }
 
@@ -439,6 +432,7 @@ impl Shown {
             level: Level::FULL,
             cutoff: Cutoff::OPEN,
             room: u64::MAX,
+            ahead: Span::from_us(u64::MAX),
             probes: 1,
             run: 0,
             mean: Span::ZERO,
