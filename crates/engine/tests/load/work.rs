@@ -9,17 +9,17 @@ use admittance::load::{Class, Root};
 
 use super::*;
 
-/// A shedder that knows that its work takes ten milliseconds, and so that five may wait for fifty.
+/// A shedder that knows that its work takes five milliseconds, and so that ten may wait for fifty.
 pub(super) fn with_room() -> (Shedder, ManualClock, Driver<Held>) {
     let clock = start();
     let shedder = shedder(&clock);
     let mut driver = drive(&shedder, &clock, &Held { is_quick: true, ..Held::default() });
-    for _ in 0..10 {
+    for _ in 0..20 {
         let root = shedder.admit(Class::Default, "a").unwrap();
-        root.run(|| clock.advance(Span::from_ms(10)));
+        root.run(|| clock.advance(Span::from_ms(5)));
     }
     pass(&mut driver, &clock, interval());
-    assert_eq!(shedder.status().room, Some(5));
+    assert_eq!(shedder.status().room, Some(10));
     (shedder, clock, driver)
 }
 
@@ -27,15 +27,15 @@ pub(super) fn with_room() -> (Shedder, ManualClock, Driver<Held>) {
 fn room_bounds_what_waits_critical_work_excepted() {
     let (shedder, clock, mut driver) = with_room();
     let mut waiting: Vec<Root> =
-        (0..5).map(|_| shedder.admit(Class::Default, "a").unwrap()).collect();
+        (0..10).map(|_| shedder.admit(Class::Default, "a").unwrap()).collect();
     let before = shedder.status();
     let told = shedder.admit(Class::Default, "a").unwrap_err();
     assert_eq!(told.retry, interval());
     let since = shedder.status().since(&before);
-    assert_eq!((since.allowed, since.rejected, since.waiting), (0, 1, 5), "counted as refused");
+    assert_eq!((since.allowed, since.rejected, since.waiting), (0, 1, 10), "counted as refused");
     assert!(!shedder.reject_key("a"), "what is not admitted here does not wait here");
     waiting.push(shedder.admit(Class::Critical, "a").unwrap());
-    assert_eq!(shedder.status().waiting, 6);
+    assert_eq!(shedder.status().waiting, 11);
     // Default work lacked room: what matters less does not take it from now on.
     assert!(!shedder.reject_as(Class::Background), "not yet");
     pass(&mut driver, &clock, interval());
