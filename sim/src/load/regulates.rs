@@ -3,7 +3,8 @@
 use admittance_core::load::{Adjustment, Delays, Law, Regulator, Seen, Traffic};
 use admittance_core::{Invalid, Micros, Span};
 
-/// What is told of delays and says how much may start. The paths are those of [`PATHS`].
+/// What is told of delays and says how much may start. Path 0 is the work itself, 1 the shared
+/// queue, 2 a worker's own.
 pub trait Regulates {
     /// How often it is asked.
     fn interval(&self) -> Span;
