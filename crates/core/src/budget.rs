@@ -59,7 +59,7 @@ use crate::invalid::within;
 use crate::{Cadence, Decimal, Decision, Invalid, Micros, Outcome, Parameter, Shape, Span};
 
 pub use self::account::{Account, Lease, Phase, Reserve};
-pub use self::together::{Line, Together, debit, look, reserve, settle};
+pub use self::together::{Line, Together, debit, debit_if, look, reserve, reserve_if, settle};
 
 /// What may be spent in a window, and what becomes of debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,6 +37,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod admission;
 pub mod budget;
 mod builtin;
 mod civil;
@@ -63,6 +64,7 @@ mod time;
 mod window;
 mod window_word;
 
+pub use admission::{Atomicity, Axis, CostAct, Fused, Verdicts, fused};
 pub use builtin::{Builtin, BuiltinState};
 pub use civil::{Cadence, Weekday};
 pub use cost::Cost;

@@ -46,6 +46,7 @@ pub use admittance_core::budget::{
     Settlement, Standing, Together,
 };
 
+pub(crate) use self::memory::lines;
 pub use self::memory::{AccountStats, MemoryAccounts};
 pub use self::meter::{Budgets, Meter, Payer, Reservation, Reserving};
 #[cfg(feature = "tokio")]

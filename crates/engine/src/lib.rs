@@ -36,10 +36,11 @@ pub mod store;
 pub mod two_tier;
 
 pub use admittance_core::{
-    Builtin, BuiltinState, Cadence, Cost, Decimal, DecimalError, Decision, EXACT_MAX, EscrowRules,
-    EscrowStats, Forecast, Gcra, Invalid, LogState, Micros, Outcome, Parameter, Retry, Several,
-    Shape, Shaped, Shaper, Share, SlidingLog, SlidingState, SlidingWindow, Span, SpentAt, Step,
-    Strategy, Tat, TatState, TenantStats, TokenBucket, Weekday, Window, WindowState,
+    Atomicity, Axis, Builtin, BuiltinState, Cadence, Cost, CostAct, Decimal, DecimalError,
+    Decision, EXACT_MAX, EscrowRules, EscrowStats, Forecast, Fused, Gcra, Invalid, LogState,
+    Micros, Outcome, Parameter, Retry, Several, Shape, Shaped, Shaper, Share, SlidingLog,
+    SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState, TenantStats,
+    TokenBucket, Verdicts, Weekday, Window, WindowState,
 };
 pub use admittance_core::{concurrency, learn, lease};
 pub use clock::{Clock, ManualClock, PreciseClock, SystemClock};
@@ -55,8 +56,9 @@ pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};
 pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
 pub use store::{
-    Action, Answer, Applied, AppliedMany, AppliedSeveral, Cell, Cells, Combine, Custom, Group,
-    Limit, Loaded, Many, Memory, Merged, Op, Portable, Recovery, Store, StoreError, Swap, Swapped,
+    Action, Answer, Applied, AppliedFused, AppliedMany, AppliedSeveral, Cell, Cells, Combine,
+    Custom, FuseAsk, Fuses, Group, Limit, Loaded, Many, Memory, Merged, Op, Portable, Recovery,
+    Store, StoreError, Swap, Swapped,
 };
 #[cfg(feature = "tokio")]
 pub use store::{

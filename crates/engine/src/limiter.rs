@@ -331,7 +331,11 @@ impl<'a, C: Clock + ?Sized> Together<'a, C> {
     /// One reading for all: many decisions share its price, and are made at one instant even if
     /// some of them deny.
     pub(crate) fn precisely(clock: &'a C) -> Self {
-        let now = clock.precise();
+        Self::fixed(clock, clock.precise())
+    }
+
+    /// A reading that somebody has made already.
+    pub(crate) fn fixed(clock: &'a C, now: Micros) -> Self {
         Self { clock, now, precise: OnceLock::from(now) }
     }
 }

@@ -133,6 +133,25 @@ pub(crate) fn any_at(asks: &[Ask<'_>], clock: &Together<'_, dyn Clock + '_>) -> 
     Several::denied_by_every(each)
 }
 
+/// What limits say that are not to be charged if one of them denies: nothing if none does.
+pub(crate) fn denied_at(asks: &[Ask<'_>], now: Micros) -> Option<Several> {
+    let weigh = |ask: &Ask<'_>| ask.alone.weigh(ask.key, now, ask.cost);
+    let weighed: Vec<Decision> = asks.iter().map(weigh).collect();
+    if weighed.iter().all(Decision::is_admit) {
+        return None;
+    }
+    let told = weighed.into_iter().zip(asks).map(|(decision, ask)| match decision.is_admit() {
+        true => ask.alone.peek(ask.key, now),
+        false => decision,
+    });
+    Some(Several::of_all(told.collect()))
+}
+
+/// What limits say that are not charged although all admit.
+pub(crate) fn peeks_at(asks: &[Ask<'_>], now: Micros) -> Several {
+    Several::of_all(asks.iter().map(|ask| ask.alone.peek(ask.key, now)).collect())
+}
+
 impl Ask<'_> {
     /// What a limit that is not charged reports.
     fn untouched(&self, now: Micros) -> Decision {

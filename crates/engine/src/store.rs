@@ -44,6 +44,7 @@
 #[cfg(feature = "tokio")]
 mod breaker;
 mod custom;
+mod fuse;
 mod group;
 #[cfg(feature = "tokio")]
 mod guarded;
@@ -65,6 +66,7 @@ use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Several, Span};
 #[cfg(feature = "tokio")]
 pub use self::breaker::{Breaker, BreakerRules, BreakerState, Pass};
 pub use self::custom::{Cell, Cells, Custom, Loaded, Portable, Swap, Swapped};
+pub use self::fuse::{AppliedFused, FuseAsk, Fuses};
 pub use self::group::{Combine, Group, Limit, Merged};
 #[cfg(feature = "tokio")]
 pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};

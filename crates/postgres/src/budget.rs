@@ -58,6 +58,11 @@ impl Accounts for PostgresStore {
 impl PostgresStore {
     fn asked(&self, entry: &Entry<'_>) -> Result<Book, StoreError> {
         entry.checked()?;
+        self.book_of(entry)
+    }
+
+    /// An entry that was checked.
+    pub(crate) fn book_of(&self, entry: &Entry<'_>) -> Result<Book, StoreError> {
         let (act, ttl) = match entry.act {
             Act::Look => (LOOK, Span::ZERO),
             Act::Debit(_) => (DEBIT, Span::ZERO),
@@ -123,7 +128,30 @@ impl PostgresStore {
     }
 }
 
+/// What the functions over several accounts take of each.
+pub(crate) struct Columns<'a> {
+    pub(crate) keys: Vec<&'a [u8]>,
+    pub(crate) durable: Vec<bool>,
+    pub(crate) specs: Vec<i64>,
+    pub(crate) units: Vec<i64>,
+}
+
 impl Book {
+    pub(crate) fn columns(&self) -> Columns<'_> {
+        let is_durable = |line: &Line| line.durability == Durability::Logged;
+        Columns {
+            keys: self.lines.iter().map(|line| line.key.as_slice()).collect(),
+            durable: self.lines.iter().map(is_durable).collect(),
+            specs: self.lines.iter().flat_map(|line| line.spec).collect(),
+            units: self.lines.iter().map(|line| line.units).collect(),
+        }
+    }
+
+    /// What is done, for which lease, and for how long.
+    pub(crate) const fn act(&self) -> (&i32, &Option<Vec<u8>>, &i64) {
+        (&self.act, &self.lease, &self.ttl)
+    }
+
     /// How many accounts it is about.
     pub(crate) fn accounts(&self) -> usize {
         self.lines.len()
@@ -140,11 +168,7 @@ impl Book {
             let given: [&(dyn ToSql + Sync); 7] = [key, &spec, act, lease, units, ttl, &hook];
             return numbers(ready, statement, &given).await;
         }
-        let keys: Vec<&[u8]> = self.lines.iter().map(|line| line.key.as_slice()).collect();
-        let is_durable = |line: &Line| line.durability == Durability::Logged;
-        let durable: Vec<bool> = self.lines.iter().map(is_durable).collect();
-        let specs: Vec<i64> = self.lines.iter().flat_map(|line| line.spec).collect();
-        let units: Vec<i64> = self.lines.iter().map(|line| line.units).collect();
+        let Columns { keys, durable, specs, units } = self.columns();
         let given: [&(dyn ToSql + Sync); 8] =
             [&keys, &durable, &specs, &units, act, lease, ttl, &hook];
         numbers(ready, &ready.statements.book, &given).await
@@ -154,13 +178,18 @@ impl Book {
 /// What the numbers that a function gave mean.
 fn booked(entry: &Entry<'_>, numbers: &[i64]) -> Result<Booked, StoreError> {
     let (at, each) = numbers.split_first().ok_or(StoreError::Unreadable)?;
+    Ok(Booked { together: together(entry, each)?, at: instant(*at) })
+}
+
+/// What accounts say together from the numbers that a function gave of each.
+pub(crate) fn together(entry: &Entry<'_>, each: &[i64]) -> Result<Together, StoreError> {
     if each.len() != entry.charges.len() * NUMBERS {
         return Err(StoreError::Unreadable);
     }
     let each = entry.charges.iter().zip(each.chunks(NUMBERS));
     let each = each.map(|(charge, found)| Ok(Answered::of(charge.budget, self::found(found)?)));
     let each = each.collect::<Result<_, StoreError>>()?;
-    Ok(Booked { together: Together::of(each), at: instant(*at) })
+    Ok(Together::of(each))
 }
 
 fn found(numbers: &[i64]) -> Result<Found, StoreError> {

@@ -22,6 +22,7 @@ use tokio_postgres::{Error, Row, Statement};
 
 use crate::budget::Book;
 use crate::failure;
+use crate::fuse::Fuse;
 use crate::link::{Link, Ready};
 use crate::spec::Spec;
 use crate::statements::Durability;
@@ -105,6 +106,8 @@ pub(crate) enum Ask {
     },
     /// An entry in accounts.
     Book(Book),
+    /// Limits, and an entry in accounts.
+    Fuse(Fuse),
 }
 
 /// What is asked of one key.
@@ -162,6 +165,7 @@ impl Call {
             Self::Other(Ask::Many { keys, .. }) => keys.len(),
             Self::Other(Ask::Post { leases, .. }) => leases.len(),
             Self::Other(Ask::Book(book)) => book.accounts(),
+            Self::Other(Ask::Fuse(fuse)) => fuse.keys(),
             Self::One(..) | Self::Other(_) => 1,
         }
     }
@@ -341,6 +345,7 @@ async fn other(ready: &Ready, ask: &Ask, hook: Option<i64>) -> Result<Vec<Answer
             Ok(vec![Answered::Cell { done, at, held }])
         }
         Ask::Book(book) => book.run(ready, hook).await,
+        Ask::Fuse(fuse) => fuse.run(ready, hook).await,
         Ask::Beat { .. }
         | Ask::Leave { .. }
         | Ask::Collect { .. }

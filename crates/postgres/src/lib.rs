@@ -39,7 +39,7 @@
 //! # Proven by
 //! `tests/`, over a real server: the conformance suite, equality with core, edited functions that
 //! must be noticed, races, migrations, outages, round trips counted on the wire; the same for
-//! fleets, for notes between instances and for budgets.
+//! fleets, for notes between instances, for budgets, and for limits and budgets together.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -47,6 +47,7 @@ mod budget;
 mod carry;
 mod failure;
 mod fleet;
+mod fuse;
 mod key;
 mod link;
 mod migrate;

@@ -230,4 +230,5 @@ const MIGRATIONS: &[Migration] = &[
         name: "accounts",
         sql: include_str!("../migrations/0011_accounts.sql"),
     },
+    Migration { version: 12, name: "fuse", sql: include_str!("../migrations/0012_fuse.sql") },
 ];

@@ -21,6 +21,8 @@ pub(crate) struct Statements {
     pub(crate) several: Statement,
     /// An entry over several accounts.
     pub(crate) book: Statement,
+    /// Limits, and an entry in accounts.
+    pub(crate) fuse: Statement,
     pub(crate) fleets: OfFleets,
 }
 
@@ -59,16 +61,19 @@ impl Statements {
     pub(crate) async fn prepare(client: &Client, table: &TableName) -> Result<Self, Error> {
         let several = format!("SELECT {table}_several($1, $2, $3, $4, $5, $6)");
         let book = format!("SELECT {table}_book($1, $2, $3, $4, $5, $6, $7, $8)");
+        let fuse = (1..=13).map(|place| format!("${place}")).collect::<Vec<_>>().join(", ");
+        let fuse = format!("SELECT {table}_fuse({fuse})");
         let both = [format!("{table}_logged"), format!("{table}_unlogged")];
         let both = both.iter().map(|table| OfTable::prepare(client, table));
         let (several, book) = (client.prepare(&several), client.prepare(&book));
+        let fuse = client.prepare(&fuse);
         let fleets = OfFleets::prepare(client, table);
-        let (both, several, book, fleets) =
-            tokio::try_join!(try_join_all(both), several, book, fleets)?;
+        let (both, several, book, fuse, fleets) =
+            tokio::try_join!(try_join_all(both), several, book, fuse, fleets)?;
         let mut both = both.into_iter();
         match (both.next(), both.next()) {
             (Some(logged), Some(unlogged)) => {
-                Ok(Self { of: [logged, unlogged], several, book, fleets })
+                Ok(Self { of: [logged, unlogged], several, book, fuse, fleets })
             }
             _ => unreachable!("both were prepared"),
         }

@@ -10,8 +10,8 @@ use admittance::lease::{self, GiveBack, Grant};
 use admittance::store::lanes::{Lanes, Size};
 use admittance::{
     Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Cell, Cells, Combine, Cost,
-    Decision, Forecast, Group, Loaded, Many, Merged, Micros, Op, Outcome, Retry, Several, Span,
-    Store, StoreError, Swap, Swapped,
+    Decision, Forecast, Group, Limit, Loaded, Many, Merged, Micros, Op, Outcome, Retry, Several,
+    Span, Store, StoreError, Swap, Swapped,
 };
 use tokio::sync::OnceCell;
 use tokio::task::AbortHandle;
@@ -340,14 +340,7 @@ impl Store for PostgresStore {
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         let merged = Merged::of(&group)?;
         let any = group.combine == Combine::Any;
-        let mut ops = Vec::with_capacity(merged.limits.len());
-        for limit in &merged.limits {
-            let mut asked = self.names.asked(limit.policy, limit.strategy, limit.key)?;
-            asked.cost = number(limit.cost.units());
-            ops.push(asked);
-        }
-        let is_durable = |policy| self.names.durability(policy) == Durability::Logged;
-        let durable = merged.limits.iter().map(|limit| is_durable(limit.policy)).collect();
+        let (durable, ops) = self.limits_asked(&merged.limits)?;
         let numbers = self.numbers(Ask::Several { any, durable, ops }).await?;
         let [at, charged, each @ ..] = &numbers[..] else { return Err(StoreError::Unreadable) };
         let each = merged.limits.iter().zip(each.chunks(4));
@@ -362,6 +355,23 @@ impl Store for PostgresStore {
             (true, _) => Several::denied_by_every(each),
         };
         Ok(AppliedSeveral { several: merged.spread(several), at: instant(*at) })
+    }
+}
+
+impl PostgresStore {
+    /// Of each limit whether it is logged, and what is asked of it.
+    pub(crate) fn limits_asked(
+        &self,
+        limits: &[Limit<'_>],
+    ) -> Result<(Vec<bool>, Vec<Asked>), StoreError> {
+        let mut ops = Vec::with_capacity(limits.len());
+        for limit in limits {
+            let mut asked = self.names.asked(limit.policy, limit.strategy, limit.key)?;
+            asked.cost = number(limit.cost.units());
+            ops.push(asked);
+        }
+        let is_durable = |policy| self.names.durability(policy) == Durability::Logged;
+        Ok((limits.iter().map(|limit| is_durable(limit.policy)).collect(), ops))
     }
 }
 
@@ -448,7 +458,7 @@ fn applied(op: &Op<'_>, numbers: &[i64]) -> Result<Applied, StoreError> {
     Ok(Applied { answer, at: instant(*at) })
 }
 
-fn decision(limit: u64, four: &[i64]) -> Result<Decision, StoreError> {
+pub(crate) fn decision(limit: u64, four: &[i64]) -> Result<Decision, StoreError> {
     let [outcome, wait, remaining, reset_at] = *four else { return Err(StoreError::Unreadable) };
     let outcome = match outcome {
         0 => Outcome::Admit,

@@ -182,7 +182,8 @@ fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
         server.sql("DELETE FROM admittance_migrations WHERE version = 2").unwrap();
         let error = migrate(&server.url(), &table).await.unwrap_err();
         assert!(matches!(error, MigrateError::Database(_)), "its functions are there: {error}");
-        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), "10");
+        let others = (report.version - 1).to_string();
+        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), others);
 
         server.sql("INSERT INTO admittance_migrations VALUES (1000, 'later', 'x')").unwrap();
         let error = migrate(&server.url(), &table).await.unwrap_err();

@@ -164,7 +164,10 @@ pub(crate) const fn is_joint(script: Script) -> bool {
 
 /// Whether a script's answer is as long as it has something to say.
 const fn is_free(script: Script) -> bool {
-    matches!(script, Script::Beat | Script::Leave | Script::Collect | Script::Post | Script::Book)
+    matches!(
+        script,
+        Script::Beat | Script::Leave | Script::Collect | Script::Post | Script::Book | Script::Fuse
+    )
 }
 
 /// A script's reply; `None` if it is not of the form that the script answers in.

@@ -52,13 +52,7 @@ impl RedisStore {
     /// The ask that an entry is.
     fn booking(&self, entry: &Entry<'_>) -> Result<Ask, StoreError> {
         entry.checked()?;
-        let mut keys = Vec::with_capacity(3 * entry.charges.len());
-        let mut args = Vec::with_capacity(3 + 8 * entry.charges.len());
-        args.extend(act_args(entry.act)?);
-        for &Charge { policy, budget, key, units } in entry.charges {
-            keys.extend(self.stored_account(policy, budget, key));
-            args.extend(charge_numbers(budget, units)?.map(Arg::Number));
-        }
+        let (keys, args) = self.account_args(entry)?;
         self.in_one_slot(&keys)?;
         let replicas = match entry.act {
             // It charges nothing.
@@ -66,6 +60,21 @@ impl RedisStore {
             _ => entry.charges.iter().map(|charge| self.replicas(charge.policy)).max().unwrap_or(0),
         };
         Ok(self.ask_now(What::Whole { script: Script::Book, keys, args }, replicas))
+    }
+
+    /// The keys and arguments of an entry, as `book.lua` reads them.
+    pub(crate) fn account_args(
+        &self,
+        entry: &Entry<'_>,
+    ) -> Result<(Vec<Vec<u8>>, Vec<Arg>), StoreError> {
+        let mut keys = Vec::with_capacity(3 * entry.charges.len());
+        let mut args = Vec::with_capacity(3 + 8 * entry.charges.len());
+        args.extend(act_args(entry.act)?);
+        for &Charge { policy, budget, key, units } in entry.charges {
+            keys.extend(self.stored_account(policy, budget, key));
+            args.extend(charge_numbers(budget, units)?.map(Arg::Number));
+        }
+        Ok((keys, args))
     }
 
     /// Books entries one after another, each at its own instant, in one round trip.
@@ -97,6 +106,11 @@ impl RedisStore {
 /// The answer to an entry from what the script told.
 fn booked(entry: &Entry<'_>, told: &[Told]) -> Result<Booked, StoreError> {
     let [Told::Numbers { at, numbers }] = told else { return Err(StoreError::Unreadable) };
+    Ok(Booked { together: together(entry, numbers)?, at: *at })
+}
+
+/// What accounts say together from the numbers that the script told of each.
+pub(crate) fn together(entry: &Entry<'_>, numbers: &[i64]) -> Result<Together, StoreError> {
     let (each, []) = numbers.as_chunks() else { return Err(StoreError::Unreadable) };
     if each.len() != entry.charges.len() {
         return Err(StoreError::Unreadable);
@@ -106,7 +120,7 @@ fn booked(entry: &Entry<'_>, told: &[Told]) -> Result<Booked, StoreError> {
     };
     let each = each.iter().zip(entry.charges).map(answered);
     let each: Vec<Answered> = each.collect::<Result<_, StoreError>>()?;
-    Ok(Booked { together: Together::of(each), at: *at })
+    Ok(Together::of(each))
 }
 
 /// What to do, the lease's bytes, in which keys of one instant have their order, and its time.

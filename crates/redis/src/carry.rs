@@ -556,6 +556,7 @@ fn has_charged(script: Script, told: &Told) -> bool {
             numbers.last().is_some_and(|&granted| granted > 0)
         }
         (Script::Book, Told::Numbers { numbers, .. }) => has_booked(numbers),
+        (Script::Fuse, Told::Numbers { numbers, .. }) => numbers.first() == Some(&1),
         (_, Told::Cell { code, .. }) => *code == 2,
         _ => false,
     }

@@ -40,7 +40,8 @@
 //! nearly right, `leases.rs`, `failures.rs` with servers that stop, restart, forget and
 //! refuse, `races.rs` with many callers and failovers among them, `expiry.rs` and `memory.rs`;
 //! `fleets.rs` and `relays.rs` for the coordinator and the relay, `budgets.rs` and
-//! `kept_budgets.rs` for accounts, each with their mutants.
+//! `kept_budgets.rs` for accounts, `fused.rs` for limits and budgets together, each with their
+//! mutants.
 //!
 //! # Example
 //! ```no_run
@@ -67,6 +68,7 @@ mod carry;
 mod cluster;
 mod fault;
 mod fleet;
+mod fuse;
 mod keep;
 mod names;
 mod relay;

@@ -77,6 +77,7 @@ pub(crate) enum Script {
     Secret,
     Post,
     Book,
+    Fuse,
 }
 
 /// The families whose limits can be leased.
@@ -113,7 +114,7 @@ impl Script {
         let lent = [Lendable::Tat, Lendable::Window];
         let each = each.chain(lent.map(Self::Lease)).chain(lent.map(Self::GiveBack));
         each.chain([Self::Beat, Self::Leave, Self::Collect, Self::Secret, Self::Post])
-            .chain([Self::Book])
+            .chain([Self::Book, Self::Fuse])
             .collect()
     }
 
@@ -135,12 +136,13 @@ impl Script {
             Self::Secret => 24,
             Self::Post => 25,
             Self::Book => 26,
+            Self::Fuse => 27,
         }
     }
 
     /// Its name in messages and tests.
     pub(crate) const fn name(self) -> &'static str {
-        const NAMES: [&str; 27] = [
+        const NAMES: [&str; 28] = [
             "check tat",
             "peek tat",
             "forecast tat",
@@ -168,6 +170,7 @@ impl Script {
             "secret",
             "post",
             "book",
+            "fuse",
         ];
         NAMES[self.place()]
     }
@@ -208,7 +211,12 @@ impl Script {
             Self::Collect => [PRELUDE, RELAY, include_str!("../scripts/collect.lua")].concat(),
             Self::Secret => [PRELUDE, RELAY, include_str!("../scripts/secret.lua")].concat(),
             Self::Post => [PRELUDE, RELAY, include_str!("../scripts/post.lua")].concat(),
-            Self::Book => [PRELUDE, cadence(), include_str!("../scripts/book.lua")].concat(),
+            Self::Book => [PRELUDE, cadence(), BOOK].concat(),
+            // Accounts as a function: what it needs is made only if it is called.
+            Self::Fuse => {
+                let main = include_str!("../scripts/fuse.lua");
+                several(&[cadence(), "local function book(KEYS)\n", BOOK, "end\n", main].concat())
+            }
         }
     }
 }
@@ -264,6 +272,7 @@ impl Scripts {
 const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 const MULDIV: &str = include_str!("../scripts/muldiv.lua");
 const FLEET: &str = include_str!("../scripts/fleet.lua");
+const BOOK: &str = include_str!("../scripts/book.lua");
 const RELAY: &str = include_str!("../scripts/relay.lua");
 /// What comes after these lines is for looking only, says when windows begin, and counts in them.
 const LOOK: &str = "-- look\n";

@@ -230,12 +230,10 @@ impl RedisStore {
         self.shared.carrier.carry_in_order(asks).await
     }
 
-    /// The limits' names, if they can be decided in one step.
-    fn names(&self, limits: &[Limit<'_>]) -> Result<Vec<Vec<u8>>, StoreError> {
+    /// The limits' names.
+    pub(crate) fn names(&self, limits: &[Limit<'_>]) -> Vec<Vec<u8>> {
         let name = |limit: &Limit<'_>| self.stored_name(limit.policy, limit.strategy, limit.key);
-        let names: Vec<Vec<u8>> = limits.iter().map(name).collect();
-        self.in_one_slot(&names)?;
-        Ok(names)
+        limits.iter().map(name).collect()
     }
 
     /// Refuses names that no script can have together.
@@ -283,14 +281,9 @@ impl Store for RedisStore {
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         let merged = Merged::of(&group)?;
-        let names = self.names(&merged.limits)?;
-        let mut args = Vec::with_capacity(names.len() * 8);
-        for limit in &merged.limits {
-            let (family, params) = Params::of(limit.strategy)?;
-            let numbers = [family.number(), limit.cost.units().cast_signed()];
-            let numbers = numbers.iter().chain(params.numbers());
-            args.extend(numbers.map(|&number| Arg::Number(number)));
-        }
+        let names = self.names(&merged.limits);
+        self.in_one_slot(&names)?;
+        let args = limit_args(&merged.limits)?;
         let replicas = merged.limits.iter().map(|limit| self.replicas(limit.policy)).max();
         let script = match group.combine {
             Combine::All => Script::All,
@@ -302,9 +295,7 @@ impl Store for RedisStore {
         if numbers == [UNREADABLE] {
             return Err(StoreError::Unreadable);
         }
-        let numbers = numbers.chunks(3).zip(&merged.limits);
-        let each = numbers.map(|(numbers, limit)| decision(limit.strategy.limit(), numbers));
-        let each: Vec<Decision> = each.collect::<Result<_, _>>()?;
+        let each = decisions(&merged.limits, &numbers)?;
         let several = match group.combine {
             Combine::All => Several::of_all(each),
             _ => match each.iter().position(Decision::is_admit) {
@@ -356,6 +347,27 @@ fn loaded(told: Told) -> Result<(i64, Loaded), StoreError> {
         Told::Cell { at, code, bytes } => Ok((code, Loaded { bytes, at })),
         Told::Numbers { .. } => Err(StoreError::Unreadable),
     }
+}
+
+/// Limits as the scripts of several read them: the family, the cost, the parameters.
+pub(crate) fn limit_args(limits: &[Limit<'_>]) -> Result<Vec<Arg>, StoreError> {
+    let mut args = Vec::with_capacity(limits.len() * 8);
+    for limit in limits {
+        let (family, params) = Params::of(limit.strategy)?;
+        let numbers = [family.number(), limit.cost.units().cast_signed()];
+        let numbers = numbers.iter().chain(params.numbers());
+        args.extend(numbers.map(|&number| Arg::Number(number)));
+    }
+    Ok(args)
+}
+
+/// What limits say from the three numbers that a script told of each.
+pub(crate) fn decisions(
+    limits: &[Limit<'_>],
+    numbers: &[i64],
+) -> Result<Vec<Decision>, StoreError> {
+    let numbers = numbers.chunks(3).zip(limits);
+    numbers.map(|(numbers, limit)| decision(limit.strategy.limit(), numbers)).collect()
 }
 
 fn decide_each(limit: u64, told: &Told, into: &mut Vec<Decision>) -> Result<(), StoreError> {

@@ -33,6 +33,7 @@ const PINNED: &[(&str, &str)] = &[
     ("secret", "444b3dee7f05bb59f203dd5e3a5986e7813f8f87"),
     ("post", "fed4cba4f48b9dc83733d9d18eb53715c62727c9"),
     ("book", "d674bdf5d0f5d5323e52ecb7a375f4ff1b03fee6"),
+    ("fuse", "9c5ecd9a327a12bf5b5c23e24a825222cf5338f0"),
 ];
 
 #[test]

@@ -20,6 +20,7 @@ use admittance::budget::{Accounts, Booked, Entry};
 use admittance::{Micros, StoreError};
 
 pub use self::apart::{accounts_are_apart, accounts_charge_all_or_none};
+pub(crate) use self::draw::any_budget;
 pub use self::races::accounts_are_atomic;
 use crate::block_on;
 use crate::departure::{Departure, Promise};

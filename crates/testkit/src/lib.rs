@@ -3,7 +3,8 @@
 //! Implement [`Harness`] for a store, which is a way to get a fresh one and a way to set its clock,
 //! and run [`conformance`]. Each contract is also a function of its own. For a coordinator of
 //! fleets implement [`Fleets`] and run `coordinators_*`; for a relay implement [`Relays`] and run
-//! `relays_*`; for accounts of budgets implement [`Budgets`] and run `accounts_*`.
+//! `relays_*`; for accounts of budgets implement [`Budgets`] and run `accounts_*`;
+//! for a store that decides limits and budgets in one step run `fused_*` beside [`conformance`].
 //!
 //! # Guarantee
 //! A store that passes decides as `admittance-core` does, atomically, and forgets neither too
@@ -11,8 +12,8 @@
 //!
 //! # Proven by
 //! `tests/memory.rs` runs the suite over the in-process store, `tests/mutants.rs` over stores that
-//! are nearly right; `tests/fleets.rs`, `tests/relays.rs` and `tests/budgets.rs` do so with
-//! coordinators, relays and accounts.
+//! are nearly right; `tests/fleets.rs`, `tests/relays.rs`, `tests/budgets.rs` and
+//! `tests/fused.rs` do so with coordinators, relays, accounts, and limits and budgets together.
 //!
 //! # Example
 //! ```
@@ -49,6 +50,7 @@ mod departure;
 mod equality;
 mod faulty;
 mod fleets;
+mod fused;
 mod groups;
 mod leases;
 mod races;
@@ -80,6 +82,7 @@ pub use faulty::{Fault, Faulty};
 pub use fleets::{
     Fleets, coordinators_are_atomic, coordinators_are_bounded, coordinators_equal_core,
 };
+pub use fused::{fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal_core};
 pub use groups::{groups_equal_core, many_keys_at_one_instant};
 pub use leases::leases_equal_core;
 pub use races::racing_callers_admit_exactly_the_burst;

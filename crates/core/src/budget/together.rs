@@ -50,20 +50,42 @@ pub fn look(lines: &mut [Line<'_>], now: Micros) -> Together {
 
 /// Debits every account or none: [`Account::debit`].
 pub fn debit(lines: &mut [Line<'_>], lease: Option<LeaseKey>, now: Micros) -> Together {
+    debit_if(lines, lease, now, || true)
+}
+
+/// Debits every account or none, if `also` agrees, which is asked once all accounts have admitted
+/// and before any is charged. If it does not, none is charged, and the answer is what was judged.
+pub fn debit_if(
+    lines: &mut [Line<'_>],
+    lease: Option<LeaseKey>,
+    now: Micros,
+    also: impl FnOnce() -> bool,
+) -> Together {
     let judge = |line: &Line<'_>| line.account.judge_debit(line.budget, lease, line.units, now);
     let commit = |line: &mut Line<'_>| line.account.commit_debit(lease, line.units, now);
-    all_or_none(lines, lease, now, judge, commit)
+    all_or_none(lines, lease, now, judge, commit, also)
 }
 
 /// Reserves in every account or in none: [`Account::reserve`].
 pub fn reserve(lines: &mut [Line<'_>], lease: LeaseKey, ttl: Span, now: Micros) -> Together {
+    reserve_if(lines, lease, ttl, now, || true)
+}
+
+/// Reserves in every account or in none, if `also` agrees, as in [`debit_if`].
+pub fn reserve_if(
+    lines: &mut [Line<'_>],
+    lease: LeaseKey,
+    ttl: Span,
+    now: Micros,
+    also: impl FnOnce() -> bool,
+) -> Together {
     let asked = |line: &Line<'_>| Reserve { lease, units: line.units, ttl };
     let judge = |line: &Line<'_>| line.account.judge_reserve(line.budget, asked(line), now);
     let commit = |line: &mut Line<'_>| {
         let asked = asked(line);
         line.account.commit_reserve(asked, now);
     };
-    all_or_none(lines, Some(lease), now, judge, commit)
+    all_or_none(lines, Some(lease), now, judge, commit, also)
 }
 
 /// Settles in every account: [`Account::settle`]. Each line's units are what was produced, unless
@@ -82,12 +104,13 @@ fn all_or_none(
     now: Micros,
     judge: impl Fn(&Line<'_>) -> Outcome,
     commit: impl Fn(&mut Line<'_>),
+    also: impl FnOnce() -> bool,
 ) -> Together {
     for line in lines.iter_mut() {
         line.account.advance(line.budget, now);
     }
     let outcomes: Vec<Outcome> = lines.iter().map(judge).collect();
-    if outcomes.iter().all(|outcome| *outcome == Outcome::Admit) {
+    if outcomes.iter().all(|outcome| *outcome == Outcome::Admit) && also() {
         lines.iter_mut().for_each(commit);
     }
     let each = lines.iter().zip(outcomes);

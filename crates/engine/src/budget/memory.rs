@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use admittance_core::budget::{self, Account, Answered, Budget, LeaseKey, Line, Together};
-use admittance_core::{Cadence, Micros};
+use admittance_core::{Cadence, Fused, Micros};
 
 use self::shard::Shard;
 use super::{Accounts, Act, Booked, Charge, Entry};
@@ -144,7 +144,11 @@ impl<C: Clock> MemoryAccounts<C> {
                 let (answered, at) = self.one(charge, entry.act)?;
                 Ok(Booked { together: Together::of(vec![answered]), at })
             }
-            _ => self.several(entry),
+            _ => {
+                let (together, at) =
+                    self.several(entry, |accounts, now| step(entry, accounts, now))?;
+                Ok(Booked { together, at })
+            }
         }
     }
 
@@ -191,7 +195,13 @@ impl<C: Clock> MemoryAccounts<C> {
         Ok((answered, now))
     }
 
-    fn several(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
+    /// Steps the accounts of an entry while nobody else can. What the step answers without what
+    /// the accounts said has not charged them, and they are as they were.
+    pub(crate) fn several<T: Said>(
+        &self,
+        entry: Entry<'_>,
+        step: impl FnOnce(&mut [Account], Micros) -> T,
+    ) -> Result<(T, Micros), StoreError> {
         let wanted = entry.charges.iter().map(|charge| {
             let name = Name::of(charge);
             Wanted { charge, shard: self.shard_of(&name), name, held: 0, slot: None }
@@ -224,14 +234,32 @@ impl<C: Clock> MemoryAccounts<C> {
             None => self.fresh(wanted.charge.budget),
         });
         let mut accounts: Vec<Account> = taken.collect();
-        let together = step(entry, &mut accounts, now);
+        let told = step(&mut accounts, now);
+        self.put_back(entry.act, &wanted, &mut held, accounts, (told.said(), now));
+        Ok((told, now))
+    }
+
+    /// Puts accounts back to where they were, and keeps those that have begun.
+    fn put_back(
+        &self,
+        act: Act,
+        wanted: &[Wanted<'_>],
+        held: &mut [MutexGuard<'_, Shard>],
+        mut accounts: Vec<Account>,
+        (said, now): (Option<&Together>, Micros),
+    ) {
         // Back to where they were first: making room for the others moves slots.
         for (nth, Wanted { charge, held: at, slot, .. }) in wanted.iter().enumerate() {
             let Some(slot) = *slot else { continue };
             *held[*at].account(slot) = std::mem::take(&mut accounts[nth]);
-            held[*at].changed(slot, charge.budget, &together.each[nth].standing);
+            if let Some(together) = said {
+                held[*at].changed(slot, charge.budget, &together.each[nth].standing);
+            }
         }
-        if begins(entry.act) {
+        if said.is_none() {
+            return;
+        }
+        if begins(act) {
             let new = wanted.iter().zip(accounts).filter(|(wanted, _)| wanted.slot.is_none());
             for (Wanted { charge, name, held: at, .. }, account) in new {
                 if account.idle_at(charge.budget) > now {
@@ -239,11 +267,10 @@ impl<C: Clock> MemoryAccounts<C> {
                 }
             }
         }
-        if leaves_memories(entry.act) {
+        if leaves_memories(act) {
             let laden = held.iter_mut().filter(|shard| shard.is_laden());
             laden.for_each(|shard| shard.tend(now));
         }
-        Ok(Booked { together, at: now })
     }
 
     /// What is known of a key that nothing is known of.
@@ -296,12 +323,35 @@ fn step_one(account: &mut Account, charge: &Charge<'_>, act: Act, now: Micros) -
     }
 }
 
-fn step(entry: Entry<'_>, accounts: &mut [Account], now: Micros) -> Together {
+/// What a step over several accounts answers.
+pub(crate) trait Said {
+    /// What the accounts said, if they were asked.
+    fn said(&self) -> Option<&Together>;
+}
+
+impl Said for Together {
+    fn said(&self) -> Option<&Together> {
+        Some(self)
+    }
+}
+
+impl Said for Fused {
+    fn said(&self) -> Option<&Together> {
+        self.cost.as_ref()
+    }
+}
+
+/// The accounts with their rules and what is asked of each.
+pub(crate) fn lines<'a>(entry: Entry<'a>, accounts: &'a mut [Account]) -> Vec<Line<'a>> {
     let with_units = |(account, charge)| {
         let &Charge { budget, units, .. } = charge;
         Line { budget, account, units }
     };
-    let mut lines: Vec<Line<'_>> = accounts.iter_mut().zip(entry.charges).map(with_units).collect();
+    accounts.iter_mut().zip(entry.charges).map(with_units).collect()
+}
+
+fn step(entry: Entry<'_>, accounts: &mut [Account], now: Micros) -> Together {
+    let mut lines = lines(entry, accounts);
     match entry.act {
         Act::Look => budget::look(&mut lines, now),
         Act::Debit(lease) => budget::debit(&mut lines, lease, now),

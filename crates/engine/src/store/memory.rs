@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use admittance_core::{Builtin, Decision};
+use admittance_core::budget::{self, Line};
+use admittance_core::{Atomicity, Builtin, CostAct, Decision, Fused, Micros, Several};
 
 use super::lend::Returned;
 use super::{
-    Applied, AppliedMany, AppliedSeveral, Combine, Group, Many, Merged, Op, Store, StoreError,
+    Applied, AppliedFused, AppliedMany, AppliedSeveral, Combine, FuseAsk, Fuses, Group, Many,
+    Merged, Op, Store, StoreError,
 };
-use crate::budget::{AccountStats, Accounts, Booked, Entry, MemoryAccounts};
+use crate::budget::{AccountStats, Accounts, Booked, Entry, MemoryAccounts, lines};
 use crate::limiter::{MAX_KEYS_DEFAULT, Together};
-use crate::several::{all_at, any_at};
+use crate::several::{Ask, all_at, any_at, denied_at, peeks_at};
 use crate::{Clock, Limiter, OnFull, Stats};
 
 /// The store in this process: one [`Limiter`] per policy, made when the policy is first asked.
@@ -93,6 +95,11 @@ impl<C: Clock + Clone> Memory<C> {
         self.make(name, strategy)
     }
 
+    fn limiters(&self, merged: &Merged<'_>) -> Result<Vec<Shared<C>>, StoreError> {
+        let limits = merged.limits.iter();
+        limits.map(|limit| self.limiter(limit.policy, limit.strategy)).collect()
+    }
+
     /// Makes the limiter, unless somebody else has meanwhile.
     #[cold]
     fn make(&self, name: &str, strategy: &Builtin) -> Result<Shared<C>, StoreError> {
@@ -128,12 +135,8 @@ impl<C: Clock + Clone> Store for Memory<C> {
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         let merged = Merged::of(&group)?;
-        let limits = &merged.limits;
-        let limiters = limits.iter().map(|limit| self.limiter(limit.policy, limit.strategy));
-        let limiters: Vec<Shared<C>> = limiters.collect::<Result<_, _>>()?;
-        let asks = limiters.iter().zip(limits);
-        let asks: Vec<_> =
-            asks.map(|(limiter, limit)| limiter.ask(limit.key, limit.cost)).collect();
+        let limiters = self.limiters(&merged)?;
+        let asks = asks(&limiters, &merged);
         let clock = Together::precisely(&self.clock as &dyn Clock);
         let several = match group.combine {
             Combine::All => all_at(&asks, &clock),
@@ -151,6 +154,83 @@ impl<C: Clock + Clone> Accounts for Memory<C> {
     fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
         Some(self.accounts.book_now(entry))
     }
+}
+
+impl<C: Clock + Clone> Fuses for Memory<C> {
+    async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
+        self.fuse_now(ask)
+    }
+
+    fn fuse_at_once(&self, ask: FuseAsk<'_>) -> Option<Result<AppliedFused, StoreError>> {
+        Some(self.fuse_now(ask))
+    }
+}
+
+impl<C: Clock + Clone> Memory<C> {
+    fn fuse_now(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
+        let (merged, act) = ask.checked()?;
+        let limiters = self.limiters(&merged)?;
+        let asks = asks(&limiters, &merged);
+        let rates = |now| all_at(&asks, &Together::fixed(&self.clock as &dyn Clock, now));
+        let (fused, at) = if ask.entry.charges.is_empty() {
+            let now = self.clock.precise();
+            (Fused { rate: rates(now), cost: None }, now)
+        } else {
+            // The accounts' locks come first, and all that is locked for limits is let go of
+            // before them: whoever asks for limits alone never waits for an account.
+            self.accounts.several(ask.entry, |accounts, now| {
+                let mut lines = lines(ask.entry, accounts);
+                match ask.atomicity {
+                    Atomicity::PerAxis => {
+                        let rate = rates(now);
+                        let is_asked = rate.decision.is_admit();
+                        let cost = is_asked.then(|| charge_if(&mut lines, act, now, || true));
+                        Fused { rate, cost }
+                    }
+                    Atomicity::All => all_or_none(&asks, &mut lines, act, now, || rates(now)),
+                }
+            })?
+        };
+        Ok(AppliedFused { fused: Fused { rate: merged.spread(fused.rate), ..fused }, at })
+    }
+}
+
+/// Limits and budgets all or none. Nobody else can change the accounts meanwhile, but the limits:
+/// they are charged last, once every account has admitted, and if they deny then, nothing is.
+fn all_or_none(
+    asks: &[Ask<'_>],
+    lines: &mut [Line<'_>],
+    act: CostAct,
+    now: Micros,
+    charge: impl FnOnce() -> Several,
+) -> Fused {
+    if let Some(rate) = denied_at(asks, now) {
+        return Fused { rate, cost: None };
+    }
+    let mut charged = None;
+    let cost = charge_if(lines, act, now, || charged.insert(charge()).decision.is_admit());
+    match charged {
+        None => Fused { rate: peeks_at(asks, now), cost: Some(cost) },
+        Some(rate) if rate.decision.is_admit() => Fused { rate, cost: Some(cost) },
+        Some(rate) => Fused { rate, cost: None },
+    }
+}
+
+fn charge_if(
+    lines: &mut [Line<'_>],
+    act: CostAct,
+    now: Micros,
+    also: impl FnOnce() -> bool,
+) -> budget::Together {
+    match act {
+        CostAct::Debit(lease) => budget::debit_if(lines, lease, now, also),
+        CostAct::Reserve { lease, ttl } => budget::reserve_if(lines, lease, ttl, now, also),
+    }
+}
+
+fn asks<'a, C: Clock>(limiters: &'a [Shared<C>], merged: &Merged<'_>) -> Vec<Ask<'a>> {
+    let asks = limiters.iter().zip(&merged.limits);
+    asks.map(|(limiter, limit)| limiter.ask(limit.key, limit.cost)).collect()
 }
 
 impl<C: Clock> Policy<C> {

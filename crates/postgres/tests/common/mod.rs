@@ -168,6 +168,11 @@ impl Harness for Postgres {
             for policy in ["policy", "api", "api:v1", "first", "second", "third"] {
                 builder = builder.unlogged(policy);
             }
+            // Of limits and budgets together, some.
+            builder = builder.unlogged("other");
+            for number in 0..10_000 {
+                builder = builder.unlogged(format!("fused {number} 1"));
+            }
         }
         // The edited functions have other checksums.
         let builder = builder.migrates(self.table == TableName::default());

@@ -297,6 +297,13 @@ impl Known {
     }
 }
 
+/// Any budget at all.
+pub(crate) fn any_budget(rng: &mut Rng) -> Budget {
+    let (scale, limit_max) = (scale(rng), limit_max(rng));
+    let cadence = cadence(rng, scale);
+    budget(rng, cadence, limit_max, None)
+}
+
 /// How long windows are, about.
 fn scale(rng: &mut Rng) -> u64 {
     match rng.u8(..4) {
