@@ -12,12 +12,13 @@ use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Health checks always pass; users stand by their name; whoever has none is shed first.
+/// Health checks always pass; users stand by their name; whoever has none is shed first,
+/// page by page.
 fn sort(request: &Request<Body>, shedder: &Shedder) -> Sorted {
     match request.headers().get("x-user") {
         _ if request.uri().path() == "/healthz" => Sorted::exempt(),
         Some(user) => Sorted::key(Class::Default, shedder.hashed(user.as_bytes())),
-        None => Sorted::any(Class::Sheddable),
+        None => Sorted::key(Class::Sheddable, shedder.hashed(request.uri().path())),
     }
 }
 
