@@ -31,9 +31,11 @@
 //! # Ok::<(), admittance_server::Report>(())
 //! ```
 
+mod admission;
 mod budget;
 mod concurrency;
 mod escrow;
+mod joint;
 mod lease;
 mod load;
 mod node;
@@ -49,12 +51,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
+use admittance::{Atomicity, Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
 pub use self::budget::{CostConfig, ReserveConfig};
 use self::concurrency::lease_ttl;
 pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
+pub use self::joint::{JointBudgets, JointConfig, JointKind, JointPrices, JointTerms};
 pub use self::lease::TierConfig;
 pub use self::load::{LoadBy, LoadConfig, Shedding};
 use self::node::{Entry, Value};
@@ -120,6 +123,10 @@ pub struct PolicyConfig {
     pub cost: Option<CostConfig>,
     /// What its requests are when the service is behind, if they are not like all others.
     pub load: Option<LoadConfig>,
+    /// What a request must be worth, if that is asked.
+    pub joint: Option<JointConfig>,
+    /// What a denial by one axis leaves on those before it.
+    pub atomicity: Atomicity,
     /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
     /// What to answer when the store cannot.
@@ -196,7 +203,7 @@ impl Config {
         let read = opened.take(Self::FILE_MAX as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| whole(format!("cannot be read: {error}")))?;
         match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&file, &text, defaults),
+            Ok(text) => Self::parse(&file, &text, defaults)?.served(&file),
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
@@ -259,6 +266,14 @@ impl fmt::Display for Config {
             }
             if let Some(load) = &policy.load {
                 write!(f, "{load}")?;
+            }
+            if let Some(joint) = &policy.joint {
+                write!(f, "{joint}")?;
+            }
+            match policy.atomicity {
+                Atomicity::All if !policy.charges_two() => {}
+                Atomicity::All => writeln!(f, "    atomicity: all")?,
+                Atomicity::PerAxis => writeln!(f, "    atomicity: perAxis")?,
             }
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;
