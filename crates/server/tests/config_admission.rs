@@ -277,5 +277,281 @@ fn what_is_wrong_is_said_once_at_its_place() {
     }
 }
 
-/// With a rate the columns begin at 47: `{ strategy: gcra, limit: 1000, period: 1m, `.
-const WRONG: &[(&str, &str)] = &[];
+const WRONG: &[(&str, &str)] = &[
+    (
+        "{ RATE, cost: { shared: maybe, budget: 5, period: 1m } }",
+        "f:2:65: limiters.p.cost.shared: unknown value \"maybe\"; write one of true, false",
+    ),
+    (
+        "{ RATE, cost: { sharde: true, budget: 5, period: 1m } }",
+        "f:2:57: limiters.p.cost.sharde: unknown key; did you mean `shared`?",
+    ),
+    (
+        "{ RATE, cost: { prefix: a, budget: 5, period: 1m } }",
+        "f:2:57: limiters.p.cost.prefix: unknown key; cost has shared, windows, maxKeys, \
+         leaseTtl, reserve, hold, overrun, reserveMin, reserveMax, budget, windowMs, period, \
+         resetCadence, anchor, offsetMinutes, weekStartsOn, debt, softStop",
+    ),
+    (
+        "{ RATE, cost: 5 }",
+        "f:2:55: limiters.p.cost: a single value where a map belongs; write cost: { budget: \
+         100000, windowMs: 60000 }",
+    ),
+    (
+        "{ RATE, cost: { period: 1m } }",
+        "f:2:49: limiters.p.cost.budget: missing; cost needs it, e.g. budget: 100000",
+    ),
+    (
+        "{ RATE, cost: { budget: 5, period: 1m, reserve: 6 } }",
+        "f:2:89: limiters.p.cost.reserve: 6 never fits a budget of 5",
+    ),
+    (
+        "{ COST, tokenBudget: { budget: 5, period: 1m } }",
+        "f:2:14: limiters.p.cost: does not apply beside tokenBudget; beside it a policy has \
+         prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, load",
+    ),
+    (
+        "{ tokenBudget: { budget: 5, period: 1m }, joint: { prices: { rate: 1 } } }",
+        "f:2:55: limiters.p.joint: does not apply beside tokenBudget; beside it a policy has \
+         prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, load",
+    ),
+    (
+        "{ tokenBudget: { shared: true, budget: 5, period: 1m } }",
+        "f:2:23: limiters.p.tokenBudget.shared: unknown key; tokenBudget has windows, maxKeys, \
+         leaseTtl, reserve, hold, overrun, reserveMin, reserveMax, budget, windowMs, period, \
+         resetCadence, anchor, offsetMinutes, weekStartsOn, debt, softStop",
+    ),
+    (
+        "{ COST, limit: 5 }",
+        "f:2:3: limiters.p.strategy: missing; a rate policy needs it, e.g. strategy: gcra",
+    ),
+    (
+        "{ COST, fail: open, share: 0.5 }",
+        "f:2:65: limiters.p.share: only a policy with fail: local goes on with a share of its \
+         limit",
+    ),
+    (
+        "{ RATE, COST, atomicity: peraxis }",
+        "f:2:98: limiters.p.atomicity: unknown value \"peraxis\"; did you mean `perAxis`?",
+    ),
+    (
+        "{ RATE, COST, atomicity: some }",
+        "f:2:98: limiters.p.atomicity: unknown value \"some\"; write one of all, perAxis",
+    ),
+    (
+        "{ RATE, COST, atomicty: all }",
+        "f:2:87: limiters.p.atomicty: unknown key; did you mean `atomicity`?",
+    ),
+    (
+        "{ RATE, COST, atomicity: }",
+        "f:2:87: limiters.p.atomicity: has no value; write atomicity: all",
+    ),
+    (
+        "{ joint: { prices: { rate: 1 } } }",
+        "f:2:8: limiters.p.joint: has nothing to price; add a strategy, concurrency or cost",
+    ),
+    (
+        "{ load: { class: critical }, joint: { prices: { rate: 1 } } }",
+        "f:2:35: limiters.p.joint: has nothing to price; add a strategy, concurrency or cost",
+    ),
+    (
+        "{ RATE, joint: }",
+        "f:2:54: limiters.p.joint: a single value where a map belongs; write joint: { prices: { \
+         rate: 0.5 } }",
+    ),
+    (
+        "{ RATE, joint: [] }",
+        "f:2:56: limiters.p.joint: a list where a map belongs; write joint: { prices: { rate: 0.5 \
+         } }",
+    ),
+    (
+        "{ RATE, joint: {} }",
+        "f:2:49: limiters.p.joint.kinds: missing; write prices that are given or kinds to solve \
+         for them, e.g. kinds: [{ weight: 60, value: 5, cost: 300 }]",
+    ),
+    (
+        "{ RATE, joint: { price: { rate: 1 } } }",
+        "f:2:58: limiters.p.joint.price: unknown key; did you mean `prices`?",
+    ),
+    (
+        "{ RATE, joint: { prices: 5 } }",
+        "f:2:66: limiters.p.joint.prices: a single value where a map belongs; write prices: { \
+         rate: 0.5, cost: 0.001 }",
+    ),
+    (
+        "{ RATE, joint: { prices: { rat: 1 } } }",
+        "f:2:68: limiters.p.joint.prices.rat: unknown key; did you mean `rate`?",
+    ),
+    (
+        "{ RATE, joint: { prices: { load: 1 } } }",
+        "f:2:68: limiters.p.joint.prices.load: unknown key; prices has rate, cost, concurrency",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: -1 } } }",
+        "f:2:74: limiters.p.joint.prices.rate: \"-1\" must not be negative",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: inf } } }",
+        "f:2:74: limiters.p.joint.prices.rate: \"inf\" is not a decimal number; write decimal \
+         digits, e.g. 100",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: .nan } } }",
+        "f:2:74: limiters.p.joint.prices.rate: \".nan\" is not a decimal number; write decimal \
+         digits, e.g. 100",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1e400 } } }",
+        "f:2:74: limiters.p.joint.prices.rate: \"1e400\" has more digits than 9007199254740991 \
+         (2^53 - 1)",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 0.0000000001 } } }",
+        "f:2:74: limiters.p.joint.prices.rate: \"0.0000000001\" has more than nine decimal places",
+    ),
+    (
+        "{ RATE, joint: { prices: { cost: 0.5 } } }",
+        "f:2:74: limiters.p.joint.prices.cost: this policy does not limit cost; add it or remove \
+         this",
+    ),
+    (
+        "{ RATE, joint: { prices: { concurrency: 0.5 } } }",
+        "f:2:81: limiters.p.joint.prices.concurrency: this policy does not limit concurrency; add \
+         it or remove this",
+    ),
+    (
+        "{ COST, joint: { prices: { rate: 0.5 } } }",
+        "f:2:71: limiters.p.joint.prices.rate: this policy does not limit rate; add it or remove \
+         this",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1 }, kinds: [{ weight: 1 }] } }",
+        "f:2:86: limiters.p.joint.kinds: does not go with prices, which would be solved for; keep \
+         one",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1 }, budgets: { rate: 5 } } }",
+        "f:2:88: limiters.p.joint.budgets: has no use beside given prices; add refine or remove it",
+    ),
+    (
+        "{ RATE, joint: { kinds: 5 } }",
+        "f:2:65: limiters.p.joint.kinds: a single value where a list belongs; write kinds: [{ \
+         weight: 60, value: 5, cost: 300 }]",
+    ),
+    (
+        "{ RATE, joint: { kinds: [] } }",
+        "f:2:65: limiters.p.joint.kinds: 0 kinds; write 1 to 64, and one for those that are alike",
+    ),
+    (
+        "{ RATE, joint: { kinds: [5] } }",
+        "f:2:66: limiters.p.joint.kinds[0]: a single value where a map belongs; write kinds: [{ \
+         weight: 60, value: 5, cost: 300 }]",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ value: 5 }] } }",
+        "f:2:66: limiters.p.joint.kinds[0].weight: missing; a kind needs it, e.g. weight: 60",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }, { weight: 0 }] } }",
+        "f:2:91: limiters.p.joint.kinds[1].weight: must be more than zero",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1, wieght: 2 }] } }",
+        "f:2:79: limiters.p.joint.kinds[0].wieght: unknown key; did you mean `weight`?",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1, value: -1 }] } }",
+        "f:2:86: limiters.p.joint.kinds[0].value: \"-1\" must not be negative",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1, cost: 0.5 }] } }",
+        "f:2:85: limiters.p.joint.kinds[0].cost: \"0.5\" is not a whole number",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1, hold: long }] } }",
+        "f:2:85: limiters.p.joint.kinds[0].hold: \"long\" is not a length of time; write a number \
+         and one of ms, s, m, h, d, e.g. 90s",
+    ),
+    (
+        "{ RATE, COST, joint: { kinds: [{ weight: 1 }] } }",
+        "f:2:104: limiters.p.joint.kinds[0].cost: missing; a kind needs it, e.g. cost: 300",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }], budgets: { cost: 5 } } }",
+        "f:2:99: limiters.p.joint.budgets.cost: this policy does not limit cost; add it or remove \
+         this",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }], budgets: { concurrency: 5 } } }",
+        "f:2:106: limiters.p.joint.budgets.concurrency: this policy does not limit concurrency; \
+         add it or remove this",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }], budgets: { rate: 0 } } }",
+        "f:2:99: limiters.p.joint.budgets.rate: must be more than zero",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }], budgets: { period: 0 } } }",
+        "f:2:101: limiters.p.joint.budgets.period: \"0\" is out of range; write one from 1ms to \
+         366d",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }], budgets: { period: 367d } } }",
+        "f:2:101: limiters.p.joint.budgets.period: \"367d\" is out of range; write one from 1ms \
+         to 366d",
+    ),
+    (
+        "{ RATE, joint: { kinds: [{ weight: 1 }], budgets: { perod: 1m } } }",
+        "f:2:93: limiters.p.joint.budgets.perod: unknown key; did you mean `period`?",
+    ),
+    (
+        "{ concurrency: {}, joint: { kinds: [{ weight: 1 }], budgets: { concurrency: 0 } } }",
+        "f:2:82: limiters.p.joint.budgets.concurrency: must be more than zero",
+    ),
+    (
+        "{ concurrency: {}, joint: { kinds: [{ weight: 1 }] } }",
+        "f:2:25: limiters.p.joint.budgets.period: missing; the weights of kinds and the budgets \
+         are for a period, e.g. period: 1m",
+    ),
+    (
+        "{ strategy: gcra, limit: 5, period: 0.5ms, joint: { kinds: [{ weight: 1 }] } }",
+        "f:2:49: limiters.p.joint.budgets.period: \"0.5ms\" is out of range; write one from 1ms \
+         to 366d",
+    ),
+    (
+        "{ strategy: tokenBucket, capacity: 1, refillPerSec: 1e-9, joint: { kinds: [{ weight: 1 \
+         }], budgets: { period: 1ms } } }",
+        "f:2:64: limiters.p.joint.budgets.rate: what the policy's own limit comes to in 1ms is no \
+         number that can be kept; write it, or another period",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1 }, refine: true } }",
+        "f:2:87: limiters.p.joint.refine: a single value where a map belongs; write refine: { \
+         window: 1m }",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1 }, refine: {} } }",
+        "f:2:49: limiters.p.joint.refine.window: missing; refine needs it, e.g. window: 1m",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1 }, refine: { window: 0 } } }",
+        "f:2:97: limiters.p.joint.refine.window: \"0\" is out of range; write one from 1ms to 366d",
+    ),
+    (
+        "{ RATE, joint: { prices: { rate: 1 }, refine: { windw: 1m } } }",
+        "f:2:89: limiters.p.joint.refine.windw: unknown key; did you mean `window`?",
+    ),
+    (
+        "{ RATE, joint: { refine: { window: 1m } } }",
+        "f:2:49: limiters.p.joint.kinds: missing; write prices that are given or kinds to solve \
+         for them, e.g. kinds: [{ weight: 60, value: 5, cost: 300 }]",
+    ),
+    (
+        "{ RATE, cost: { budget: 0, period: 1m }, joint: { kinds: [{ weight: 1, cost: 1 }] } }",
+        "f:2:65: limiters.p.cost.budget: budget must be more than zero",
+    ),
+    (
+        "{ RATE, concurrency: { minLimit: 9, maxLimit: 3 }, joint: { kinds: [{ weight: 1 }] } }",
+        "f:2:49: limiters.p.concurrency: maxLimit must not be below minLimit",
+    ),
+];
