@@ -6,13 +6,15 @@
 //! # Guarantee
 //! - All problems of a file are reported at once, each with file, line, column, the offending
 //!   text and what would be right. (A file that is not even YAML has one.)
-//! - Numbers are exact: no float stands between the text and the decision.
+//! - Numbers are exact: no float stands between the text and the decision. Those of estimates
+//!   (inferred limits, prices) become floats once, on their way to what estimates.
 //! - A file is at most 1 MiB, nested at most 64 deep, with at most 10,000 policies; nothing in it
 //!   can make the reader panic.
 //! - The resolved form that [`Config`] displays loads again, as the same configuration.
 //!
 //! # Proven by
 //! `tests/config.rs`: the text of every error, a table of every strategy, mutated files.
+//! `tests/config_resolved.rs`: what is displayed, and what lacks a line of it.
 //!
 //! # Example
 //! ```

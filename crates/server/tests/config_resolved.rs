@@ -92,6 +92,19 @@ fn no_text_of_these_blocks_makes_the_reader_panic_and_what_it_takes_it_keeps() {
 }
 
 #[test]
+fn the_documented_policy_of_several_axes_is_one() {
+    let page = include_str!("../../../docs/SERVICE.md");
+    let (_, section) = page.split_once("### Several axes in one policy\n\n```yaml\n").unwrap();
+    let (text, _) = section.split_once("```").unwrap();
+    let config = Config::parse("SERVICE.md", text, Fail::Open);
+    let config = config.unwrap_or_else(|report| panic!("{report}"));
+    let read = &config.policies[0];
+    assert!(read.rate.is_some() && read.concurrency.is_some() && read.cost.is_some());
+    assert!(read.load.is_some() && read.joint.is_some() && config.warnings.is_empty());
+    assert!(is_kept(&config, &config.to_string()));
+}
+
+#[test]
 #[should_panic(expected = "not yet served")]
 fn a_service_that_would_ignore_a_cost_is_not_made() {
     let _ = Service::new(&read(FULL).unwrap(), Arc::new(ManualClock::default()));
