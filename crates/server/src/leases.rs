@@ -19,7 +19,8 @@
 //!   a heartbeat waits for them or fails with them. What they cannot be told ends by itself there.
 //!
 //! # Proven by
-//! `tests/admit.rs` and `tests/admission.rs`, with a manual clock and two instances on one relay.
+//! `tests/admit.rs` and `tests/admission_leases.rs`, with a manual clock and two instances on one
+//! relay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

@@ -4,9 +4,7 @@
 
 mod live;
 
-use std::sync::Arc;
-
-use admittance::{Axis, GuardSettings, ManualClock, Memory, MemoryCoordinator, MemoryRelay, Span};
+use admittance::Span;
 use admittance_proto::admissions::admissions_client::AdmissionsClient;
 use admittance_proto::admissions::{AdmissionRequest, AdmissionResponse, ExplanationResponse};
 use admittance_proto::budgets::budgets_client::BudgetsClient;
@@ -14,7 +12,7 @@ use admittance_proto::budgets::{
     Account, Charge, DebitRequest, LookRequest, SettleRequest, SettlementKind,
 };
 use admittance_proto::v1;
-use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Refusal, Service, Work};
+use admittance_server::{Refusal, Service, Work};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -30,11 +28,6 @@ limiters:
     cost: { budget: 1000, period: 1h, leaseTtl: 30s }
     joint: { prices: { cost: 0.01 } }
   spend: { strategy: fixedWindow, limit: 100, period: 1h, cost: { budget: 1000, period: 1h } }
-  apart:
-    strategy: fixedWindow
-    limit: 2
-    period: 1h
-    cost: { budget: 1000, period: 1h, shared: false }
   tenants:
     fairEscrow: { limit: 10, period: 1h }
     cost: { budget: 1000, period: 1h }
@@ -285,131 +278,6 @@ async fn a_value_or_cost_of_zero_is_one() {
         ..Default::default()
     };
     assert!(client.public.admit(request).await.unwrap().into_inner().policy_denied);
-}
-
-/// Where instances meet.
-struct Meeting {
-    coordinator: MemoryCoordinator<ManualClock>,
-    relay: MemoryRelay<ManualClock>,
-}
-
-mod meeting;
-
-/// Two instances that share a store which keeps accounts.
-fn pair() -> (Service, Service, ManualClock) {
-    let clock = ManualClock::default();
-    let meeting = Meeting {
-        coordinator: MemoryCoordinator::new(clock.clone()),
-        relay: MemoryRelay::new(clock.clone()),
-    };
-    let store = AnyStore::fused(Memory::new(clock.clone())).with_fleet(meeting);
-    let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
-    let config = Config::parse("test", POLICIES, Fail::Closed).unwrap();
-    let one = || Service::on_store(&config, &store, &settings).unwrap();
-    (one(), one(), clock)
-}
-
-async fn lease(service: &Service, policy: &str, units: u64) -> String {
-    let cost = admittance::Cost::new(units).unwrap();
-    let work = Work { cost, value: Some(100.0), ..Work::new(policy, "ann") };
-    service.admit_work(&work).await.unwrap().lease.expect("admitted").id
-}
-
-async fn stands(service: &Service, policy: &str) -> (u64, u64) {
-    let asked = [Asked { policy, key: "ann", units: 0 }];
-    let standing = service.budget(&asked).await.unwrap().lines[0].answered.standing;
-    (standing.spent, standing.reserved)
-}
-
-async fn debit(service: &Service, policy: &str, lease: &str, units: u64) {
-    let asked = [Asked { policy, key: "ann", units }];
-    let lease = u128::from_str_radix(&lease[32..], 16).unwrap();
-    let lease = Some(admittance::budget::LeaseKey(lease));
-    assert!(service.debit_lease(&asked, lease).await.unwrap().decision.is_admit());
-}
-
-#[tokio::test]
-async fn another_instance_debits_and_settles_what_this_one_admitted() {
-    let (a, b, _) = pair();
-    a.collect().await.unwrap();
-    let id = lease(&a, "all", 400).await;
-    assert_eq!(stands(&b, "all").await, (0, 400));
-    debit(&b, "all", &id, 50).await;
-    let key = admittance::budget::LeaseKey(u128::from_str_radix(&id[32..], 16).unwrap());
-    let asked = [Asked { policy: "all", key: "ann", units: 60 }];
-    b.settle(&asked, key, true, Expected::default()).await.unwrap();
-    assert_eq!(stands(&a, "all").await, (60, 0));
-    b.release(&id, false).await.unwrap();
-    a.collect().await.unwrap();
-    a.all_told().await;
-    assert_eq!(stands(&a, "all").await, (60, 0), "settled once");
-    assert_eq!(a.leases_held(), 0);
-    // Debited elsewhere and released without a settlement: what was debited.
-    let id = lease(&a, "all", 400).await;
-    debit(&b, "all", &id, 5).await;
-    a.release(&id, false).await.unwrap();
-    a.all_told().await;
-    assert_eq!(stands(&b, "all").await, (65, 0));
-}
-
-#[tokio::test]
-async fn a_heartbeat_renews_the_reservation_but_not_each_time() {
-    let (a, b, clock) = pair();
-    a.collect().await.unwrap();
-    let id = lease(&a, "all", 400).await;
-    // Renewed at 10 s, by whichever instance hears of it, and so alive at 39 s.
-    for second in 1..=39 {
-        clock.advance(Span::from_secs(1));
-        let heard = if second % 2 == 0 { &a } else { &b };
-        let live = heard.heartbeat(vec![id.clone()]).await.unwrap().live;
-        assert_eq!(live, [&*id], "{second}");
-        a.collect().await.unwrap();
-        b.collect().await.unwrap();
-        a.all_told().await;
-        assert_eq!(a.sweep(), 0);
-    }
-    assert_eq!(stands(&b, "all").await, (0, 400), "it lives for 30 s unless heard of");
-    // An instance that says nothing more: the reservation ends by itself.
-    clock.advance(Span::from_secs(30));
-    debit_is_refused(&b, &id).await;
-}
-
-async fn debit_is_refused(service: &Service, id: &str) {
-    assert_eq!(stands(service, "all").await, (0, 0), "{id}");
-}
-
-#[tokio::test]
-async fn rate_and_cost_that_are_kept_apart_are_charged_both_or_neither() {
-    let (a, b, _) = pair();
-    let first = lease(&a, "apart", 900).await;
-    let work = Work { cost: admittance::Cost::new(200).unwrap(), ..Work::new("apart", "ann") };
-    let denied = a.admit_work(&work).await.unwrap();
-    assert_eq!(denied.binding, Some(Axis::Cost));
-    assert_eq!(denied.verdicts.of(Axis::Rate).unwrap().remaining, 1, "one is left");
-    // The other has a budget of its own, and the rate is shared.
-    let second = lease(&b, "apart", 900).await;
-    assert_eq!(b.admit("apart", "ann").await.unwrap().binding, Some(Axis::Rate));
-    a.release(&first, true).await.unwrap();
-    b.release(&second, false).await.unwrap();
-    assert_eq!((stands(&a, "apart").await, stands(&b, "apart").await), ((0, 0), (900, 0)));
-}
-
-#[tokio::test]
-async fn a_store_that_keeps_limits_and_accounts_apart_is_asked_one_after_the_other() {
-    let clock = ManualClock::default();
-    let memory = || Memory::new(clock.clone());
-    let store = AnyStore::new(memory()).with_accounts(memory());
-    let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
-    let config = Config::parse("test", POLICIES, Fail::Closed).unwrap();
-    let service = Service::on_store(&config, &store, &settings).unwrap();
-    let id = lease(&service, "spend", 900).await;
-    let work = Work { cost: admittance::Cost::new(200).unwrap(), ..Work::new("spend", "ann") };
-    let denied = service.admit_work(&work).await.unwrap();
-    assert_eq!(denied.binding, Some(Axis::Cost));
-    assert_eq!(denied.verdicts.of(Axis::Rate).unwrap().remaining, 99);
-    service.release(&id, false).await.unwrap();
-    service.all_told().await;
-    assert_eq!(stands(&service, "spend").await, (900, 0));
 }
 
 #[tokio::test]

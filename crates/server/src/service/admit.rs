@@ -10,8 +10,8 @@
 //!   and settle at any instance that shares the accounts.
 //!
 //! # Proven by
-//! `tests/admit.rs`, `tests/admission.rs`, and `tests/admission.rs` of the command, with instances
-//! that share a store and one that is killed.
+//! `tests/admit.rs`, `tests/admission.rs`, `tests/admission_leases.rs`, and `tests/admission.rs` of
+//! the command, with instances that share a store and one that is killed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

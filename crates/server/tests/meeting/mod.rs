@@ -2,9 +2,15 @@
 
 use admittance::concurrency::{FleetRules, Grant, Leave, Report};
 use admittance::relay::{Collect, Collected, Note, Posted, Secret};
-use admittance::{Coordinator, CoordinatorError, Relay, StoreError};
+use admittance::{
+    Coordinator, CoordinatorError, ManualClock, MemoryCoordinator, MemoryRelay, Relay, StoreError,
+};
 
-use super::Meeting;
+/// Where instances meet.
+pub(crate) struct Meeting {
+    pub(crate) coordinator: MemoryCoordinator<ManualClock>,
+    pub(crate) relay: MemoryRelay<ManualClock>,
+}
 
 impl Coordinator for Meeting {
     async fn beat(
