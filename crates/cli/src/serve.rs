@@ -246,11 +246,13 @@ fn greeting(
     if config.policies.len() > POLICIES_SHOWN_MAX {
         let _ = writeln!(text, "  and {} more", config.policies.len() - POLICIES_SHOWN_MAX);
     }
-    let is_checked = |policy: &&PolicyConfig| policy.rate.is_some() && policy.concurrency.is_none();
-    let checked = config.policies.iter().find(is_checked).map(|policy| ("check", policy));
-    let debited = config.policies.iter().find(|policy| policy.cost.is_some());
-    let tried = checked.or(debited.map(|policy| ("debit", policy)));
-    if let Some((verb, first)) = tried.or(config.policies.first().map(|policy| ("check", policy))) {
+    // What is simplest to ask for first.
+    let verbs = ["check", "debit", "admit"];
+    let tried = verbs.iter().find_map(|verb| {
+        let first = config.policies.iter().find(|policy| asked_with(policy) == *verb);
+        first.map(|policy| (*verb, policy))
+    });
+    if let Some((verb, first)) = tried {
         let me = std::env::args().next().unwrap_or_else(|| "admittance".into());
         let is_default = address == SocketAddr::from(([127, 0, 0, 1], 50051));
         let target = if is_default { String::new() } else { format!(" --target {address}") };
@@ -260,6 +262,15 @@ fn greeting(
     text
 }
 
+/// What a policy is asked with.
+fn asked_with(policy: &PolicyConfig) -> &'static str {
+    match policy {
+        _ if policy.concurrency.is_some() || policy.is_admission() => "admit",
+        PolicyConfig { cost: Some(_), .. } => "debit",
+        _ => "check",
+    }
+}
+
 /// What a policy limits, and how.
 fn kind(policy: &PolicyConfig) -> String {
     let gate = policy.concurrency.as_ref().map(|gate| {
@@ -267,21 +278,28 @@ fn kind(policy: &PolicyConfig) -> String {
         let name = if gate.fleet.is_some() { "distributedConcurrency" } else { "concurrency" };
         if min == max { format!("{name} of {max}") } else { format!("{name} of {min} to {max}") }
     });
-    if let Some(cost) = &policy.cost {
+    let cost = policy.cost.as_ref().map(|cost| {
         let each = cost.budgets.iter().map(|(name, budget)| format!("{} a {name}", budget.limit()));
-        let name = if cost.is_shared { "fleetBudget" } else { "tokenBudget" };
-        return format!("{name} of {}", each.collect::<Vec<_>>().join(", "));
-    }
-    let Some(rate) = &policy.rate else { return gate.unwrap_or_else(|| "load only".into()) };
-    let gate = gate.map_or_else(String::new, |gate| format!(", {gate}"));
-    let before = match rate.tier {
-        _ if rate.escrow.is_some() => "fairEscrow over ",
-        TierConfig::CachedDeny => "cached-deny before ",
-        TierConfig::Leased(_) => "leased from ",
-        TierConfig::Federated(_) => "federated ",
-        _ => "",
-    };
-    format!("{before}{}{gate}", rate.rule)
+        let name = match (cost.is_axis, cost.is_shared) {
+            (true, _) => "cost",
+            (false, true) => "fleetBudget",
+            (false, false) => "tokenBudget",
+        };
+        format!("{name} of {}", each.collect::<Vec<_>>().join(", "))
+    });
+    let rate = policy.rate.as_ref().map(|rate| {
+        let before = match rate.tier {
+            _ if rate.escrow.is_some() => "fairEscrow over ",
+            TierConfig::CachedDeny => "cached-deny before ",
+            TierConfig::Leased(_) => "leased from ",
+            TierConfig::Federated(_) => "federated ",
+            _ => "",
+        };
+        format!("{before}{}", rate.rule)
+    });
+    let joint = policy.joint.as_ref().map(|_| "joint".to_owned());
+    let limits: Vec<String> = [rate, gate, cost, joint].into_iter().flatten().collect();
+    if limits.is_empty() { "load only".into() } else { limits.join(", ") }
 }
 
 /// How long the first connection may hold up the start.

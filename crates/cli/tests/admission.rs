@@ -326,6 +326,8 @@ fn the_command_admits_and_explains() {
     let policies = policies("command", ONE).display().to_string();
     let service = Service::start(&["--config", &policies]);
     let target = ["--target", &service.address];
+    assert!(service.greeting.contains("  one: concurrency of 1, cost of 100 a window, joint\n"));
+    assert!(service.greeting.contains(" admit one user-1 --target "), "{}", service.greeting);
     let run = |args: &[&str]| {
         let (options, command) = match args.iter().position(|arg| *arg == "--") {
             Some(place) => args.split_at(place),
