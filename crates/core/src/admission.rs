@@ -115,6 +115,20 @@ impl Verdicts {
         self.iter().find(|(_, said)| !said.is_admit()).map(|(axis, _)| axis)
     }
 
+    /// The label that metrics and spans carry: the axis that bound, [`POLICY`](Self::POLICY) if
+    /// none did because the request is not worth it, nothing if it was admitted.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self.binding() {
+            _ if self.is_policy_denied => Self::POLICY,
+            Some(axis) => axis.name(),
+            None => "",
+        }
+    }
+
+    /// The label of a request that is not worth its price.
+    pub const POLICY: &'static str = "policy";
+
     /// Whether it was refused by what it is worth; no axis bound then.
     #[must_use]
     pub const fn is_policy_denied(&self) -> bool {

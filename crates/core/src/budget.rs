@@ -56,7 +56,7 @@ mod account;
 mod together;
 
 use crate::invalid::within;
-use crate::{Cadence, Decimal, Decision, Invalid, Micros, Outcome, Parameter, Shape, Span};
+use crate::{Cadence, Decimal, Decision, Invalid, Micros, Outcome, Parameter, Retry, Shape, Span};
 
 pub use self::account::{Account, Lease, Phase, Reserve};
 pub use self::together::{Line, Together, debit, debit_if, look, reserve, reserve_if, settle};
@@ -197,6 +197,27 @@ impl Budget {
     #[must_use]
     pub const fn ended_max(&self) -> u32 {
         self.ended_max
+    }
+
+    /// Whether `units` could be reserved in an account that stands like this at `now`, and if not,
+    /// in which window they will fit at the latest: sooner if what is reserved comes back.
+    #[must_use]
+    pub fn fits(&self, standing: &Standing, units: u64, now: Micros) -> Outcome {
+        let need = units.max(1);
+        if standing.left(self) >= need.cast_signed() {
+            return Outcome::Admit;
+        }
+        if need > self.limit {
+            return Outcome::Deny(Retry::Never);
+        }
+        let spare = self.limit.saturating_sub(standing.spent.saturating_add(standing.reserved));
+        let debt = match self.debt {
+            Debt::Forgive => 0,
+            Debt::Carry => standing.debt.saturating_sub(spare),
+        };
+        let windows = debt.saturating_sub(self.limit - need).div_ceil(self.limit);
+        let end = self.cadence.end_after(self.cadence.index(now), windows);
+        Outcome::Deny(Retry::After(end.since(now.judged())))
     }
 
     /// What is left of it with so much used: below zero if it is overdrawn.

@@ -152,6 +152,10 @@ pub enum Parameter {
     ConcurrencyPrice,
     /// How long requests are recorded before prices are solved anew.
     SampleWindow,
+    /// What an admission goes by.
+    Axes,
+    /// What a denial by one axis leaves on the others.
+    Atomicity,
 }
 
 impl fmt::Display for Parameter {
@@ -202,6 +206,8 @@ impl fmt::Display for Parameter {
             Self::CostPrice => "prices.cost",
             Self::ConcurrencyPrice => "prices.concurrency",
             Self::SampleWindow => "sampleWindow",
+            Self::Axes => "axes",
+            Self::Atomicity => "atomicity",
         })
     }
 }

@@ -48,10 +48,11 @@ pub use admittance_core::budget::{
 
 pub(crate) use self::memory::lines;
 pub use self::memory::{AccountStats, MemoryAccounts};
+pub(crate) use self::meter::fresh_lease;
 pub use self::meter::{Budgets, Meter, Payer, Reservation, Reserving};
 #[cfg(feature = "tokio")]
-pub use self::shared::{BookedBy, SharedAccounts};
-use crate::{Span, StoreError};
+pub use self::shared::SharedAccounts;
+use crate::{Source, Span, StoreError};
 
 /// Where accounts live.
 pub trait Accounts: Send + Sync {
@@ -70,6 +71,17 @@ pub trait Accounts: Send + Sync {
         let _ = entry;
         None
     }
+
+    /// Books an entry, and says who answered.
+    ///
+    /// # Errors
+    /// As [`book`](Self::book).
+    fn book_sourced(
+        &self,
+        entry: Entry<'_>,
+    ) -> impl Future<Output = Result<BookedBy, StoreError>> + Send {
+        async move { Ok(BookedBy { booked: self.book(entry).await?, source: Source::Store }) }
+    }
 }
 
 impl<A: Accounts> Accounts for Arc<A> {
@@ -79,6 +91,13 @@ impl<A: Accounts> Accounts for Arc<A> {
 
     fn book_at_once(&self, entry: Entry<'_>) -> Option<Result<Booked, StoreError>> {
         (**self).book_at_once(entry)
+    }
+
+    fn book_sourced(
+        &self,
+        entry: Entry<'_>,
+    ) -> impl Future<Output = Result<BookedBy, StoreError>> + Send {
+        (**self).book_sourced(entry)
     }
 }
 
@@ -178,3 +197,16 @@ pub struct Booked {
     /// The time the executor used: the one clock that all its callers share.
     pub at: Micros,
 }
+
+/// What became of an entry, and who answered.
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BookedBy {
+    /// What became of it.
+    pub booked: Booked,
+    /// Where the answer comes from.
+    pub source: Source,
+}
+
+/// How long a reservation lives without being heard of if nobody says otherwise.
+pub const TTL_DEFAULT: Span = Span::from_secs(30);

@@ -49,7 +49,6 @@ mod owned;
 mod permit;
 mod places;
 mod ring;
-mod stripes;
 #[cfg(test)]
 mod tests;
 
@@ -64,6 +63,7 @@ pub use admittance_core::learn::{
 use admittance_core::learn::{Limit, LimitStats};
 use admittance_core::{Invalid, Micros, Span};
 
+use crate::stripes::Stripes;
 use atom::Atom;
 pub use clock::{CounterClock, GateClock};
 #[cfg(feature = "tokio")]
@@ -75,7 +75,6 @@ pub use layer::{
 use note::{Kind, Note};
 pub use permit::{Permit, ScopedPermit};
 use places::{Heard, NotTaken, Places, Taken};
-use stripes::Stripes;
 
 /// Permits under an inferred limit. Clones are handles to the same gate.
 ///
@@ -262,6 +261,14 @@ impl<C: GateClock> Gate<C> {
         Ok(Permit::new(self.clone(), taken))
     }
 
+    /// What [`acquire`](Self::acquire) would refuse with now. Takes and counts nothing.
+    #[must_use]
+    pub fn would_refuse(&self) -> Option<Refused> {
+        let (word, may) = (self.snapshot(), self.0.may());
+        let is_full = word.in_flight() >= word.ceiling();
+        (is_full || !may).then(|| self.0.refusal(NotTaken { word, is_full }))
+    }
+
     /// What the gate holds and has done. The numbers are read one after the other.
     #[must_use]
     pub fn stats(&self) -> GateStats {
@@ -355,6 +362,10 @@ impl<C: GateClock> Inner<C> {
     fn refuse(&self, not: NotTaken) -> Refused {
         self.refused.add_one();
         self.tell(Event::Refused);
+        self.refusal(not)
+    }
+
+    fn refusal(&self, not: NotTaken) -> Refused {
         let rtt = Span::from_us(self.places.rtt_ns.get().div_ceil(1_000));
         // Without a share the fence was not even looked at.
         let is_fenced = !not.is_full || not.word.share() == 0 && !self.may();

@@ -14,6 +14,7 @@
 //! # Ok::<(), admittance::Invalid>(())
 //! ```
 
+pub mod admission;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
@@ -34,6 +35,7 @@ mod shaper;
 mod sketch;
 mod slots;
 pub mod store;
+mod stripes;
 #[cfg(feature = "tokio")]
 pub mod two_tier;
 
@@ -59,13 +61,13 @@ pub use shaper::{Scheduled, ShapedLimiter};
 pub use sketch::{InvalidSketch, SketchBuilder, SketchLimiter, SketchParameter, SketchSize};
 pub use store::{
     Action, Answer, Applied, AppliedFused, AppliedMany, AppliedSeveral, Cell, Cells, Combine,
-    Custom, FuseAsk, Fuses, Group, Limit, Loaded, Many, Memory, Merged, Op, Portable, Recovery,
-    Store, StoreError, Swap, Swapped,
+    Custom, Decided, FuseAsk, Fuses, Group, Limit, Loaded, Many, Memory, Merged, Op, Portable,
+    Recovery, Source, Store, StoreError, Swap, Swapped,
 };
 #[cfg(feature = "tokio")]
 pub use store::{
-    Breaker, BreakerRules, BreakerState, Decided, FailMode, GuardCounters, GuardSettings, Guarded,
-    Outage, Parts, Pass, SharedLimiter, Source,
+    Breaker, BreakerRules, BreakerState, FailMode, GuardCounters, GuardSettings, Guarded, Outage,
+    Parts, Pass, SharedLimiter,
 };
 
 /// The README's example is compiled and run with the others.

@@ -76,9 +76,31 @@ pub(crate) use self::parts::share_of;
 #[cfg(feature = "tokio")]
 pub use self::parts::{ALONE_MAX, KEPT, Parts};
 #[cfg(feature = "tokio")]
-pub use self::shared::{Decided, FailMode, SharedLimiter, Source};
+pub use self::shared::{FailMode, SharedLimiter};
 #[cfg(feature = "tokio")]
 pub(crate) use self::shared::{part, part_of, unless_asked_wrongly};
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// The store decided.
+    #[default]
+    Store,
+    /// This node did, with credits that it holds or a denial that it remembers.
+    Node,
+    /// The store could not; the fail mode decided.
+    FailMode,
+}
+
+/// A decision, and where it comes from.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// The decision.
+    pub decision: Decision,
+    /// Where it comes from.
+    pub source: Source,
+}
 
 /// A place where the state of keys lives.
 pub trait Store: Send + Sync {
@@ -357,6 +379,12 @@ impl StoreError {
             | Self::Unreadable
             | Self::Refused { .. } => Recovery::Operator,
         }
+    }
+
+    /// Whether the store may have done what it did not answer.
+    #[must_use]
+    pub const fn may_have_charged(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Lost | Self::NotReplicated { .. })
     }
 }
 

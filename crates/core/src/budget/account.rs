@@ -116,9 +116,21 @@ impl Account {
     /// Takes `reserve.units` out of what is left, if they fit. Asking again with the same lease
     /// answers the same and takes nothing.
     pub fn reserve(&mut self, budget: &Budget, reserve: Reserve, now: Micros) -> Answered {
+        self.reserve_if(budget, reserve, now, || true)
+    }
+
+    /// The same, if `also` agrees, which is asked once they are found to fit and before they are
+    /// taken. If it does not, nothing is taken, and the answer is what was judged.
+    pub fn reserve_if(
+        &mut self,
+        budget: &Budget,
+        reserve: Reserve,
+        now: Micros,
+        also: impl FnOnce() -> bool,
+    ) -> Answered {
         self.advance(budget, now);
         let outcome = self.judge_reserve(budget, reserve, now);
-        if outcome == Outcome::Admit {
+        if outcome == Outcome::Admit && also() {
             self.commit_reserve(reserve, now);
         }
         self.answer(budget, Some(reserve.lease), outcome)

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use admittance_core::budget::{self, Account, Answered, Budget, LeaseKey, Line, Together};
-use admittance_core::{Cadence, Fused, Micros};
+use admittance_core::{Cadence, Fused, Micros, Span};
 
 use self::shard::Shard;
 use super::{Accounts, Act, Booked, Charge, Entry};
@@ -162,18 +162,57 @@ impl<C: Clock> MemoryAccounts<C> {
         charge: &Charge<'_>,
         lease: Option<LeaseKey>,
     ) -> Result<Answered, StoreError> {
+        self.one_now(charge, Act::Debit(lease))
+    }
+
+    /// Does this with one account at once: what [`book_now`](Self::book_now) does, without an
+    /// allocation for the answer.
+    ///
+    /// # Errors
+    /// [`StoreError::CostTooLarge`] and [`StoreError::TooManyPolicies`].
+    pub fn one_now(&self, charge: &Charge<'_>, act: Act) -> Result<Answered, StoreError> {
         if charge.units > Budget::UNITS_MAX {
             return Err(StoreError::CostTooLarge);
         }
-        Ok(self.one(charge, Act::Debit(lease))?.0)
+        Ok(self.one(charge, act)?.0)
+    }
+
+    /// Reserves in one account at once, if `also` agrees, which is asked while nobody else can
+    /// change the account: [`Account::reserve_if`].
+    ///
+    /// # Errors
+    /// [`StoreError::CostTooLarge`] and [`StoreError::TooManyPolicies`].
+    pub(crate) fn reserve_now(
+        &self,
+        charge: &Charge<'_>,
+        lease: LeaseKey,
+        ttl: Span,
+        also: impl FnOnce() -> bool,
+    ) -> Result<Answered, StoreError> {
+        if charge.units > Budget::UNITS_MAX {
+            return Err(StoreError::CostTooLarge);
+        }
+        let reserve = budget::Reserve { lease, units: charge.units, ttl };
+        let step =
+            |account: &mut Account, now| account.reserve_if(charge.budget, reserve, now, also);
+        Ok(self.one_with(charge, Act::Reserve { lease, ttl }, step)?.0)
     }
 
     fn one(&self, charge: &Charge<'_>, act: Act) -> Result<(Answered, Micros), StoreError> {
+        self.one_with(charge, act, |account, now| step_one(account, charge, act, now))
+    }
+
+    fn one_with(
+        &self,
+        charge: &Charge<'_>,
+        act: Act,
+        step: impl FnOnce(&mut Account, Micros) -> Answered,
+    ) -> Result<(Answered, Micros), StoreError> {
         let name = Name::of(charge);
         let mut shard = lock(&self.shards[self.shard_of(&name)]);
         let now = self.clock.precise();
         if let Some(slot) = shard.find(name.bytes()) {
-            let answered = step_one(shard.account(slot), charge, act, now);
+            let answered = step(shard.account(slot), now);
             shard.changed(slot, charge.budget, &answered.standing);
             if leaves_memories(act) && shard.is_laden() {
                 shard.tend(now);
@@ -184,7 +223,7 @@ impl<C: Clock> MemoryAccounts<C> {
             self.note_policies(&[charge.policy])?;
         }
         let mut account = self.fresh(charge.budget);
-        let answered = step_one(&mut account, charge, act, now);
+        let answered = step(&mut account, now);
         if begins(act) && account.idle_at(charge.budget) > now {
             shard.begin_entry();
             shard.keep(self.part_of(charge.policy), &name, charge, account, now);

@@ -56,6 +56,17 @@ impl Budgets {
     pub fn each(&self) -> &[Budget] {
         &self.budgets
     }
+
+    /// What each of this key's accounts is charged for so many units.
+    pub(crate) fn charges<'a>(&'a self, key: &'a [u8], units: u64) -> Vec<Charge<'a>> {
+        let charge = |budget| Charge { policy: &self.policy, budget, key, units };
+        self.budgets.iter().map(charge).collect()
+    }
+
+    /// The same policy with other rules for the same windows.
+    pub(crate) fn with(&self, budgets: impl Into<Arc<[Budget]>>) -> Self {
+        Self { policy: Arc::clone(&self.policy), budgets: budgets.into() }
+    }
 }
 
 /// Who pays for a piece of work: the accounts that are charged for it, all of them or none.
@@ -163,7 +174,7 @@ impl<A> Clone for Meter<A> {
 impl<A: Accounts + 'static> Meter<A> {
     /// How long a reservation lives without being heard of if nobody says otherwise. Each debit is
     /// a word from it.
-    pub const TTL_DEFAULT: Span = Span::from_secs(30);
+    pub const TTL_DEFAULT: Span = super::TTL_DEFAULT;
 
     /// A meter over these accounts.
     #[must_use]
@@ -360,7 +371,7 @@ impl<A: Accounts + 'static> Drop for Reservation<A> {
 /// A number that was never used before: hashed from a count under keys that the system drew. A
 /// process that was forked has its parent's count and keys, so its number and the time are hashed
 /// too.
-fn fresh_lease() -> LeaseKey {
+pub(crate) fn fresh_lease() -> LeaseKey {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let told = (count, std::process::id(), PreciseClock::new().now().epoch_us());

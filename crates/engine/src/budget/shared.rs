@@ -35,19 +35,9 @@ use std::time::Duration;
 use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Together};
 use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry, Span};
 
-use super::{Accounts, Act, Booked, Charge, Entry, MemoryAccounts};
+use super::{Accounts, Act, Booked, BookedBy, Charge, Entry, MemoryAccounts};
 use crate::store::{part, share_of, unless_asked_wrongly};
 use crate::{Clock, FailMode, Guarded, Outage, Parts, Source, StoreError};
-
-/// What became of an entry, and who answered.
-#[must_use]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BookedBy {
-    /// What became of it.
-    pub booked: Booked,
-    /// Where the answer comes from.
-    pub source: Source,
-}
 
 /// Accounts in a shared store, with what goes on without it.
 ///
@@ -160,7 +150,7 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
             }
             Err(error) => error,
         };
-        unheard.is_over = is_named || !may_have_booked(&error);
+        unheard.is_over = is_named || !error.may_have_charged();
         unless_asked_wrongly(error.clone())?;
         let outage = self.store.outage();
         let booked = match entry.act {
@@ -178,17 +168,49 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// Asks the store for what may be asked of it now: less while others are cut off, if they are
     /// left their parts. What spends nothing may always be asked.
     async fn asked(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        let Some(thousandths) = self.granted().and_then(|parts| parts.together()) else {
-            return self.store.book(entry).await;
-        };
-        let share = share_of(thousandths).filter(|share| !share.is_zero());
-        match (share.and_then(|share| parts_of(entry, share)), entry.act) {
-            (Some(budgets), _) => {
+        match (self.budgets_now(entry), entry.act) {
+            (Ok(None), _) => self.store.book(entry).await,
+            (Ok(Some(budgets)), _) => {
                 self.store.book(Entry { charges: &scaled(entry, &budgets), ..entry }).await
             }
-            (None, Act::Debit(_) | Act::Reserve { .. }) => Err(StoreError::Unavailable),
-            (None, Act::Look | Act::Settle(_) | Act::Abandon(_)) => self.store.book(entry).await,
+            (Err(NoPart), Act::Debit(_) | Act::Reserve { .. }) => Err(StoreError::Unavailable),
+            (Err(NoPart), _) => self.store.book(entry).await,
         }
+    }
+
+    /// What may be asked of the store now, if that is less than the whole budgets.
+    pub(crate) fn budgets_now(&self, entry: Entry<'_>) -> Result<Option<Vec<Budget>>, NoPart> {
+        let Some(thousandths) = self.granted().and_then(|parts| parts.together()) else {
+            return Ok(None);
+        };
+        let share = share_of(thousandths).filter(|share| !share.is_zero());
+        share.and_then(|share| parts_of(entry, share)).map(Some).ok_or(NoPart)
+    }
+
+    /// The same charges on parts of their budgets.
+    pub(crate) fn scaled<'a>(entry: Entry<'a>, budgets: &'a [Budget]) -> Vec<Charge<'a>> {
+        scaled(entry, budgets)
+    }
+
+    /// That the store may have taken a reservation which nobody will know of.
+    pub(crate) fn unheard<'a>(&'a self, entry: Entry<'a>) -> Unheard<'a, S> {
+        Unheard::of(&self.store, entry)
+    }
+
+    /// The store has answered.
+    pub(crate) fn heard(&self) {
+        self.recovered();
+    }
+
+    /// What the fail mode says to a debit or a reservation.
+    pub(crate) fn by_fail_mode(&self, entry: Entry<'_>) -> Booked {
+        self.by_fail_mode.fetch_add(1, Ordering::Relaxed);
+        self.without_store(entry, self.store.outage())
+    }
+
+    /// Takes back what was reserved here during an outage.
+    pub(crate) fn cancel_here(&self, entry: Entry<'_>) {
+        let _ = self.settled_here(entry, self.store.outage());
     }
 
     /// The parts that are granted, if it goes by them.
@@ -306,11 +328,14 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
 
 /// A reservation that nobody knows the fate of: the store may have taken it, and who asked was
 /// denied, or is gone. When this is dropped the store is told that nobody wants it.
-struct Unheard<'a, S: Accounts + 'static> {
+pub(crate) struct Unheard<'a, S: Accounts + 'static> {
     store: &'a Arc<Guarded<S>>,
     entry: Entry<'a>,
-    is_over: bool,
+    pub(crate) is_over: bool,
 }
+
+/// What may be asked of a budget is not a single unit.
+pub(crate) struct NoPart;
 
 impl<'a, S: Accounts + 'static> Unheard<'a, S> {
     const fn of(store: &'a Arc<Guarded<S>>, entry: Entry<'a>) -> Self {
@@ -354,14 +379,6 @@ impl<S: Accounts + 'static> Drop for Unheard<'_, S> {
     }
 }
 
-/// Whether the store may have done what it did not answer.
-const fn may_have_booked(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::Timeout { .. } | StoreError::Lost | StoreError::NotReplicated { .. }
-    )
-}
-
 /// So many are told at once that nobody wants a reservation.
 static TELLING: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1_024);
 const TOLD_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -385,6 +402,10 @@ impl<S: Accounts + 'static> Accounts for SharedAccounts<S> {
     /// As [`SharedAccounts::book`], for a [`Meter`](super::Meter) that need not know who answered.
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
         Ok(Self::book(self, entry).await?.booked)
+    }
+
+    async fn book_sourced(&self, entry: Entry<'_>) -> Result<BookedBy, StoreError> {
+        Self::book(self, entry).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{Clock, ManualClock};
 
 /// A clock that measures how long work takes.
-pub trait GateClock: Send + Sync {
+pub trait GateClock: Send + Sync + 'static {
     /// Nanoseconds since some fixed instant. Does not go back on one thread; what another thread
     /// sees may be behind by as little as their processors disagree.
     fn now_ns(&self) -> u64;

@@ -45,8 +45,8 @@ use tokio::time::Instant;
 
 use super::breaker::{Breaker, BreakerRules, BreakerState, Pass};
 use super::{
-    Action, Applied, AppliedMany, AppliedSeveral, Cell, Cells, Group, Loaded, Many, Op, Store,
-    StoreError, Swap, Swapped,
+    Action, Applied, AppliedFused, AppliedMany, AppliedSeveral, Cell, Cells, FuseAsk, Fuses, Group,
+    Loaded, Many, Op, Store, StoreError, Swap, Swapped,
 };
 use crate::budget::{Accounts, Booked, Entry};
 use crate::{Clock, PreciseClock};
@@ -311,6 +311,12 @@ impl<S: Store + Cells + 'static> Cells for Guarded<S> {
 impl<S: Accounts + 'static> Accounts for Guarded<S> {
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
         self.inner.ask(self.inner.settings.deadline, || self.inner.store.book(entry)).await
+    }
+}
+
+impl<S: Fuses + 'static> Fuses for Guarded<S> {
+    async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
+        self.inner.ask(self.inner.settings.deadline, || self.inner.store.fuse(ask)).await
     }
 }
 

@@ -40,7 +40,7 @@ use admittance_core::{
 
 use super::guarded::{Guarded, Outage};
 use super::parts::{self, Parts};
-use super::{Action, Answer, Many, Op, Recovery, Store, StoreError};
+use super::{Action, Answer, Decided, Many, Op, Recovery, Source, Store, StoreError};
 use crate::limiter::MAX_KEYS_DEFAULT;
 use crate::{Clock, Limiter};
 
@@ -62,27 +62,6 @@ pub enum FailMode {
         /// stays within the limit, also while only some are cut off.
         reserve: bool,
     },
-}
-
-/// Where an answer comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
-    /// The store decided.
-    Store,
-    /// This node did, with credits that it holds or a denial that it remembers.
-    Node,
-    /// The store could not; the fail mode decided.
-    FailMode,
-}
-
-/// A decision, and where it comes from.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
-    /// The decision.
-    pub decision: Decision,
-    /// Where it comes from.
-    pub source: Source,
 }
 
 /// A limit whose keys live in a shared store.
@@ -268,7 +247,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
 
     /// The limit as the store is asked now: less while others are cut off, if they are left their
     /// parts. `None` if nothing is to be asked.
-    fn asked(&self) -> Option<Builtin> {
+    pub(crate) fn asked(&self) -> Option<Builtin> {
         match self.parts.as_ref().and_then(|parts| parts.together()) {
             None => Some(self.strategy),
             Some(thousandths) => parts::part_of(&self.strategy, thousandths),
@@ -328,6 +307,38 @@ impl<S: Store + 'static> SharedLimiter<S> {
             *alone = None;
             self.is_alone.store(false, Ordering::Release);
         }
+    }
+
+    /// What the store has decided beside something else.
+    pub(crate) fn heard(&self, decision: Decision, cost: Cost) -> Decided {
+        self.by_store(self.known(decision, cost, None))
+    }
+
+    /// Whether a request of cost 1 would be admitted, by whoever would decide it now.
+    pub(crate) async fn would(&self, key: &[u8]) -> Result<Decided, StoreError> {
+        let Some(strategy) = self.asked() else { return Ok(self.would_without_store(key)) };
+        let op = Op { strategy: &strategy, ..self.op(key, Action::Peek) };
+        let error = match self.store.apply(op).await {
+            Ok(applied) => match applied.decision() {
+                Some(decision) => {
+                    return Ok(self.by_store(self.known(decision, Cost::ONE, None)));
+                }
+                None => StoreError::Unreadable,
+            },
+            Err(error) => error,
+        };
+        unless_asked_wrongly(error)?;
+        Ok(self.would_without_store(key))
+    }
+
+    /// Whether the fail mode would admit a request of cost 1. Charges and counts nothing.
+    pub(crate) fn would_without_store(&self, key: &[u8]) -> Decided {
+        let outage = self.store.outage();
+        let decision = match self.alone(outage) {
+            Some(alone) => self.known(alone.peek(key), Cost::ONE, outage),
+            None => self.unasked(Cost::ONE, outage),
+        };
+        Decided { decision, source: Source::FailMode }
     }
 
     pub(crate) fn by_store(&self, decision: Decision) -> Decided {

@@ -4,22 +4,22 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A count in parts: each thread raises one, and reading sums them.
-pub(super) struct Stripes([Stripe; STRIPES]);
+pub(crate) struct Stripes([Stripe; STRIPES]);
 
 #[repr(align(64))]
 struct Stripe(AtomicU64);
 
 impl Stripes {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(std::array::from_fn(|_| Stripe(AtomicU64::new(0))))
     }
 
     #[inline]
-    pub(super) fn add_one(&self) {
+    pub(crate) fn add_one(&self) {
         self.0[own()].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum()
     }
 }
