@@ -1,5 +1,6 @@
-//! What HTTP callers are known by, and what they are told.
+//! Admission in front of HTTP services: what callers are known by, and what they are told.
 //!
+//! [`AdmissionLayer`] puts an [`Admitter`](crate::admission::Admitter) in front of a tower service.
 //! [`ClientAddress`] finds who is calling from the peer's address and from what proxies wrote, as
 //! far as they are trusted. [`Fields`] writes the `RateLimit` fields of an answer.
 //!
@@ -30,14 +31,30 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "tokio")]
+mod admitted;
+#[cfg(feature = "tokio")]
+mod answer;
+#[cfg(feature = "tokio")]
+mod asked;
 mod client;
 mod fields;
 mod forwarded;
+#[cfg(feature = "tokio")]
+mod layer;
 mod network;
 
+#[cfg(feature = "tokio")]
+pub use admitted::Admitted;
+#[cfg(feature = "tokio")]
+pub use answer::{Answer, Refusal, StatusAnswer, Why};
+#[cfg(feature = "tokio")]
+pub use asked::{AskFor, Asked, ByClient, ByHeader, KEY_MAX};
 pub use client::{ClientAddress, ClientKey, HOPS_MAX, InvalidTrust, NETWORKS_MAX, ToldBy, Trust};
 pub use fields::{
     Fields, InvalidQuota, NAME_MAX, NUMBER_MAX, Quota, Told, Unit, retry_after_secs,
     write_retry_after,
 };
+#[cfg(feature = "tokio")]
+pub use layer::{AdmissionBody, AdmissionFuture, AdmissionLayer, AdmissionService, OnError};
 pub use network::{InvalidNetwork, Network};
