@@ -6,13 +6,15 @@
 //! # Guarantee
 //! - All problems of a file are reported at once, each with file, line, column, the offending
 //!   text and what would be right. (A file that is not even YAML has one.)
-//! - Numbers are exact: no float stands between the text and the decision.
+//! - Numbers are exact: no float stands between the text and the decision. Those of estimates
+//!   (inferred limits, prices) become floats once, on their way to what estimates.
 //! - A file is at most 1 MiB, nested at most 64 deep, with at most 10,000 policies; nothing in it
 //!   can make the reader panic.
 //! - The resolved form that [`Config`] displays loads again, as the same configuration.
 //!
 //! # Proven by
 //! `tests/config.rs`: the text of every error, a table of every strategy, mutated files.
+//! `tests/config_resolved.rs`: what is displayed, and what lacks a line of it.
 //!
 //! # Example
 //! ```
@@ -31,9 +33,11 @@
 //! # Ok::<(), admittance_server::Report>(())
 //! ```
 
+mod admission;
 mod budget;
 mod concurrency;
 mod escrow;
+mod joint;
 mod lease;
 mod load;
 mod node;
@@ -49,12 +53,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use admittance::{Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
+use admittance::{Atomicity, Builtin, FailMode, GuardSettings, OnFull, Shape, Span};
 
 pub use self::budget::{CostConfig, ReserveConfig};
 use self::concurrency::lease_ttl;
 pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
+pub use self::joint::{JointBudgets, JointConfig, JointKind, JointPrices, JointTerms};
 pub use self::lease::TierConfig;
 pub use self::load::{LoadBy, LoadConfig, Shedding};
 use self::node::{Entry, Value};
@@ -120,6 +125,10 @@ pub struct PolicyConfig {
     pub cost: Option<CostConfig>,
     /// What its requests are when the service is behind, if they are not like all others.
     pub load: Option<LoadConfig>,
+    /// What a request must be worth, if that is asked.
+    pub joint: Option<JointConfig>,
+    /// What a denial by one axis leaves on those before it.
+    pub atomicity: Atomicity,
     /// What stands for the policy's name in a shared store, if it is to be another.
     pub prefix: Option<String>,
     /// What to answer when the store cannot.
@@ -196,7 +205,7 @@ impl Config {
         let read = opened.take(Self::FILE_MAX as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| whole(format!("cannot be read: {error}")))?;
         match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&file, &text, defaults),
+            Ok(text) => Self::parse(&file, &text, defaults)?.served(&file),
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
@@ -259,6 +268,14 @@ impl fmt::Display for Config {
             }
             if let Some(load) = &policy.load {
                 write!(f, "{load}")?;
+            }
+            if let Some(joint) = &policy.joint {
+                write!(f, "{joint}")?;
+            }
+            match policy.atomicity {
+                Atomicity::All if !policy.charges_two() => {}
+                Atomicity::All => writeln!(f, "    atomicity: all")?,
+                Atomicity::PerAxis => writeln!(f, "    atomicity: perAxis")?,
             }
             if let Some(prefix) = &policy.prefix {
                 writeln!(f, "    prefix: {}", yaml_text(prefix))?;

@@ -40,9 +40,9 @@ mod service;
 mod store;
 
 pub use config::{
-    Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, LoadBy, LoadConfig,
-    Place, PolicyConfig, Problem, RateConfig, Report, ReserveConfig, Rule, Shedding, StoreConfig,
-    TierConfig,
+    Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, JointBudgets,
+    JointConfig, JointKind, JointPrices, JointTerms, LoadBy, LoadConfig, Place, PolicyConfig,
+    Problem, RateConfig, Report, ReserveConfig, Rule, Shedding, StoreConfig, TierConfig,
 };
 pub use fleet::FleetSecret;
 pub use leases::{Heard, Lease};

@@ -122,7 +122,8 @@ impl Service {
     ///
     /// # Panics
     /// If a policy's escrow or tier has rules that cannot be kept; a configuration that was read
-    /// has none. Outside of a tokio runtime if a policy has a tier, whose tasks run there.
+    /// has none. Outside of a tokio runtime if a policy has a tier, whose tasks run there. If a
+    /// policy has `cost` or `joint`, which are read and not yet served.
     #[must_use]
     pub fn new(config: &Config, clock: SharedClock) -> Self {
         // Policies with a tier lend and borrow within this process: what they do elsewhere.
@@ -159,6 +160,9 @@ impl Service {
     }
 
     fn empty(config: &Config, clock: SharedClock, relay: Option<AnyFleet>) -> Self {
+        let unserved = config.policies.iter().find(|policy| policy.is_admission());
+        let unserved = unserved.map(|policy| &policy.name);
+        assert_eq!(unserved, None, "a policy whose cost or joint is not yet served");
         let mut here = MemoryAccounts::new(Arc::clone(&clock)).policies_max(config.policies.len());
         for policy in &config.policies {
             if let Some(cost) = &policy.cost {
@@ -188,6 +192,9 @@ impl Service {
     /// # Errors
     /// A share that cannot be kept exact; a configuration that was read has none. A policy whose
     /// instances share one limit, in a store where they do not meet.
+    ///
+    /// # Panics
+    /// If a policy has `cost` or `joint`, which are read and not yet served.
     pub fn on_store(
         config: &Config,
         store: &AnyStore,
@@ -200,6 +207,9 @@ impl Service {
     ///
     /// # Errors
     /// As [`on_store`](Self::on_store).
+    ///
+    /// # Panics
+    /// As it.
     pub fn on_store_as(
         instance: &Instance,
         config: &Config,

@@ -1,12 +1,13 @@
-//! The `tokenBudget` and `fleetBudget` blocks: how much may be spent in each window.
+//! The `tokenBudget`, `fleetBudget` and `cost` blocks: how much may be spent in each window.
 
 use std::fmt;
 
 use admittance::budget::{Budget, Budgets, Debt};
-use admittance::{Builtin, Cadence, Invalid, Parameter, Span, Weekday, Window};
+use admittance::{Atomicity, Builtin, Cadence, Invalid, Parameter, Span, Weekday, Window};
 
+use super::admission::shares_of;
 use super::node::{Entry, Value};
-use super::policy::{Raw, Reader, Slot, is_ignored, quoted_key};
+use super::policy::{Raw, Reader, Slot, TRUTH, is_ignored, quoted_key};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Length;
 use super::{Defaults, PolicyConfig, scalar, yaml_text};
@@ -18,6 +19,8 @@ pub struct CostConfig {
     pub budgets: Vec<(String, Budget)>,
     /// Whether all instances on a store share them.
     pub is_shared: bool,
+    /// Whether Admit charges them, as one axis of its policy: the file says `cost`.
+    pub is_axis: bool,
     /// How many keys have accounts in this process at most.
     pub max_keys: u64,
     /// How long a reservation lives without being heard of.
@@ -54,6 +57,13 @@ impl CostConfig {
         self.max_keys.saturating_mul(self.budgets.len() as u64)
     }
 
+    /// The smallest budget, as what a share can be taken of.
+    pub(super) fn smallest(&self) -> Option<Builtin> {
+        let budgets = self.budgets.iter().map(|(_, budget)| budget);
+        let budget = budgets.min_by_key(|budget| budget.limit())?;
+        Window::quota(budget.limit(), budget.cadence()).ok().map(Builtin::from)
+    }
+
     /// How long a reservation lives without being heard of if nobody says otherwise.
     pub const LEASE_TTL_DEFAULT: Span = Span::from_secs(30);
 }
@@ -72,6 +82,7 @@ pub(super) struct Block {
     reserve_min: Slot<u64>,
     reserve_max: Slot<u64>,
     prefix: Slot<String>,
+    shared: Slot<bool>,
 }
 
 /// What was typed about one window.
@@ -118,7 +129,8 @@ impl Reader<'_, '_> {
             let is_read = self.block_value(entry, &path, &mut read)
                 || self.window_value(entry, &path, &mut read.own);
             if !is_read {
-                self.unknown_in(entry, &path, name, &[BLOCK_KEYS, WINDOW_KEYS].concat());
+                let own: &[&str] = if name == AXIS { &["shared"] } else { &[] };
+                self.unknown_in(entry, &path, name, &[own, BLOCK_KEYS, WINDOW_KEYS].concat());
             }
             read.own.keys.push((entry.key.clone(), entry.value.place));
         }
@@ -144,7 +156,11 @@ impl Reader<'_, '_> {
                 let text = |text: &str| Ok(text.to_owned());
                 read.prefix = self.value(entry, path, "prefix: \"\"", text);
             }
-            key if is_ignored(key) || key == "prefix" => {
+            "shared" if read.name == AXIS => {
+                let words = |text: &str| scalar::one_of(text, TRUTH);
+                read.shared = self.value(entry, path, "shared: true", words);
+            }
+            key if is_ignored(key) || key == "prefix" && read.name == LOCAL => {
                 let path = format!("{}.{path}", self.path);
                 let message = "has no meaning here and is ignored".into();
                 self.warnings.push(Problem { place: Some(entry.place), path, message });
@@ -215,7 +231,13 @@ impl Reader<'_, '_> {
         read
     }
 
-    fn unknown_in(&mut self, entry: &Entry, path: &str, what: &str, keys: &[&'static str]) {
+    pub(super) fn unknown_in(
+        &mut self,
+        entry: &Entry,
+        path: &str,
+        what: &str,
+        keys: &[&'static str],
+    ) {
         let message = match nearest(&entry.key, keys) {
             Some(meant) => format!("unknown key; did you mean `{meant}`?"),
             None => format!("unknown key; {what} has {}", keys.join(", ")),
@@ -240,27 +262,22 @@ impl Reader<'_, '_> {
             self.report(place, key, message);
         }
         let cost = block.value().and_then(|block| self.costs(block));
-        // What a share of the smallest budget is.
-        let smallest = cost.as_ref().and_then(|cost| {
-            cost.budgets.iter().map(|(_, budget)| budget).min_by_key(|budget| budget.limit())
-        });
-        let window = smallest.and_then(|budget| {
-            Window::quota(budget.limit(), budget.cadence()).ok().map(Builtin::from)
-        });
-        let (fail, store) = self.shared(defaults, window.as_ref(), raw);
+        let (fail, store) = self.shared(defaults, &shares_of(None, cost.as_ref()), raw);
         Some(PolicyConfig {
             name: self.name.key.clone(),
             rate: None,
             concurrency: None,
             cost: Some(cost?),
             load: raw.load.value().copied(),
+            joint: None,
+            atomicity: Atomicity::All,
             prefix: raw.prefix.value().or(block.value()?.prefix.value()).cloned(),
             fail: fail?,
             store,
         })
     }
 
-    fn costs(&mut self, block: &Block) -> Option<CostConfig> {
+    pub(super) fn costs(&mut self, block: &Block) -> Option<CostConfig> {
         let mut budgets = Vec::new();
         if block.windows.is_empty() {
             budgets.push((ONLY.to_owned(), self.one(&block.own, None, block.name)?));
@@ -295,7 +312,11 @@ impl Reader<'_, '_> {
         let lease_ttl = block.lease_ttl.value().copied();
         Some(CostConfig {
             budgets,
-            is_shared: block.name == SHARED,
+            is_shared: match block.name {
+                AXIS => block.shared.value().copied().unwrap_or(true),
+                name => name == SHARED,
+            },
+            is_axis: block.name == AXIS,
             max_keys,
             lease_ttl: lease_ttl.unwrap_or(CostConfig::LEASE_TTL_DEFAULT),
             reserve,
@@ -451,7 +472,11 @@ fn reserve(text: &str) -> Result<Option<u64>, String> {
 /// The block as a policy file writes it, below the policy's name.
 impl fmt::Display for CostConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "    {}:", if self.is_shared { SHARED } else { LOCAL })?;
+        match (self.is_axis, self.is_shared) {
+            (true, is_shared) => writeln!(f, "    {AXIS}:\n      shared: {is_shared}")?,
+            (false, true) => writeln!(f, "    {SHARED}:")?,
+            (false, false) => writeln!(f, "    {LOCAL}:")?,
+        }
         let is_only = matches!(self.budgets.as_slice(), [(name, _)] if name == ONLY);
         let indent = if is_only { "      " } else { "          " };
         if !is_only {
@@ -504,6 +529,8 @@ fn written_cadence(f: &mut fmt::Formatter<'_>, indent: &str, cadence: Cadence) -
 
 pub(super) const LOCAL: &str = "tokenBudget";
 pub(super) const SHARED: &str = "fleetBudget";
+/// The block of a policy that Admit decides.
+pub(super) const AXIS: &str = "cost";
 /// What the only budget of a policy is called.
 const ONLY: &str = "window";
 const BLOCK_KEYS: &[&str] =

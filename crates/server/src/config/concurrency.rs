@@ -10,7 +10,7 @@ use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, TRUTH, quoted_key};
 use super::problem::{Place, nearest, quoted};
 use super::rule::Length;
-use super::{load, scalar, yaml_text};
+use super::{scalar, yaml_text};
 
 /// The concurrency axis of a policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -363,23 +363,6 @@ impl fmt::Display for FleetConfig {
 /// The word for a value.
 fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| *word)
-}
-
-/// Whether a key is there for the rate axis.
-pub(super) fn is_of_rate(key: &str) -> bool {
-    const OTHERS: &[&str] = &[
-        "prefix",
-        "fail",
-        "hashTag",
-        "waitReplicas",
-        "storeDeadline",
-        "durable",
-        "leaseTtl",
-        LOCAL,
-        DISTRIBUTED,
-        load::BLOCK,
-    ];
-    !OTHERS.contains(&key)
 }
 
 pub(super) const LOCAL: &str = "concurrency";

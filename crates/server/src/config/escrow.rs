@@ -8,6 +8,7 @@ use admittance::{
     Span, Window,
 };
 
+use super::admission::{Axes, shares_of};
 use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, is_ignored, quoted_key};
 use super::problem::{Place, Problem, nearest};
@@ -143,25 +144,18 @@ impl Reader<'_, '_> {
             let window = Window::fixed(escrow.rules.limit, escrow.rules.window);
             window.ok().map(Builtin::from)
         });
-        let (fail, store) = self.shared(defaults, strategy.as_ref(), raw);
+        let cost = self.cost_axis(raw);
+        let (fail, store) = self.shared(defaults, &shares_of(strategy, cost.as_ref()), raw);
         let escrow = escrow?;
-        Some(PolicyConfig {
-            name: self.name.key.clone(),
-            rate: Some(RateConfig {
-                rule: rule?,
-                strategy: strategy?,
-                max_keys: u64::try_from(escrow.rules.max_keys).ok()?,
-                on_full: OnFull::Deny,
-                tier: TierConfig::Strict,
-                escrow: Some(escrow),
-            }),
-            concurrency: None,
-            cost: None,
-            load: raw.load.value().copied(),
-            prefix: raw.prefix.value().map(ToOwned::to_owned),
-            fail: fail?,
-            store,
-        })
+        let rate = RateConfig {
+            rule: rule?,
+            strategy: strategy?,
+            max_keys: u64::try_from(escrow.rules.max_keys).ok()?,
+            on_full: OnFull::Deny,
+            tier: TierConfig::Strict,
+            escrow: Some(escrow),
+        };
+        self.joined(Axes { rate: Some(rate), concurrency: None, cost }, (fail?, store), raw)
     }
 
     fn resolved(&mut self, block: &Block) -> Option<EscrowConfig> {
@@ -260,5 +254,8 @@ const BESIDE: &[&str] = &[
     "storeDeadline",
     "durable",
     "load",
+    "cost",
+    "joint",
+    "atomicity",
 ];
 const EXAMPLE: &str = "fairEscrow: { limit: 100, windowMs: 60000 }";

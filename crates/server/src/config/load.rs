@@ -6,10 +6,10 @@ use admittance::load::{Class, DelayRules, JitterRules, Law, Level, LoadRules, Se
 use admittance::{Invalid, Span};
 
 use super::node::{Entry, Value};
-use super::policy::{Raw, Reader, Slot, TRUTH, quoted_key};
+use super::policy::{Reader, Slot, TRUTH, quoted_key};
 use super::problem::{Place, nearest, quoted};
 use super::rule::Length;
-use super::{concurrency, scalar};
+use super::scalar;
 
 /// How the service sheds load, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,14 +261,6 @@ impl Reader<'_, '_> {
             is_bad |= slot.is_none();
         }
         if is_bad { Slot::Bad } else { Slot::Given(read) }
-    }
-
-    /// Whether the policy does not limit how often, but something else.
-    pub(super) fn is_without_rate(&self, raw: &Raw<'_>) -> bool {
-        let others = [raw.concurrency.is_absent(), raw.distributed.is_absent()];
-        let has_others = others.contains(&false) || !raw.load.is_absent();
-        let is_rate = |(key, _): &(&str, Place)| concurrency::is_of_rate(key);
-        has_others && !raw.keys.iter().any(is_rate)
     }
 }
 

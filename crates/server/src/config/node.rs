@@ -27,8 +27,8 @@ pub(crate) enum Value {
     Scalar { text: String, plain: bool },
     /// Keys and values in the order of the file, no key twice.
     Map(Vec<Entry>),
-    /// Values in a row. No key takes one, but the error should say where it stood.
-    List,
+    /// Values in a row.
+    List(Vec<Node>),
     /// Something that was refused where it stood, and needs no second complaint.
     Refused,
 }
@@ -55,7 +55,7 @@ impl Node {
         match self.value {
             Value::Scalar { .. } => "a single value",
             Value::Map(_) => "a map",
-            Value::List => "a list",
+            Value::List(_) => "a list",
             Value::Refused => "an alias",
         }
     }
@@ -99,7 +99,7 @@ struct Tree<'a> {
 /// A map or list whose end has not come yet.
 enum Open {
     Map { entries: Vec<Entry>, seen: HashMap<String, usize>, key: Option<Key>, place: Place },
-    List { place: Place },
+    List { values: Vec<Node>, place: Place },
 }
 
 /// A key that waits for its value. One that is not text is dropped together with the value.
@@ -142,12 +142,16 @@ impl Tree<'_> {
                 let (entries, seen) = (Vec::new(), HashMap::new());
                 return self.open(Open::Map { entries, seen, key: None, place }, place);
             }
-            Event::SequenceStart(..) => return self.open(Open::List { place }, place),
+            Event::SequenceStart(..) => {
+                return self.open(Open::List { values: Vec::new(), place }, place);
+            }
             Event::MappingEnd | Event::SequenceEnd => match self.open.pop() {
                 Some(Open::Map { entries, place, .. }) => {
                     self.put(Node { value: Value::Map(entries), place });
                 }
-                Some(Open::List { place }) => self.put(Node { value: Value::List, place }),
+                Some(Open::List { values, place }) => {
+                    self.put(Node { value: Value::List(values), place });
+                }
                 None => {}
             },
             _ => {}
@@ -169,7 +173,7 @@ impl Tree<'_> {
         let mut repeated = None;
         match self.open.last_mut() {
             None => self.root = Some(node),
-            Some(Open::List { .. }) => {}
+            Some(Open::List { values, .. }) => values.push(node),
             Some(Open::Map { entries, seen, key, .. }) => match key.take() {
                 None => *key = Some(Key::of(node)),
                 Some(Key { text: None, place }) => {
@@ -205,7 +209,7 @@ impl Key {
         let place = node.place;
         match node.value {
             Value::Scalar { text, .. } => Self { text: Some(text), place },
-            Value::Map(_) | Value::List | Value::Refused => Self { text: None, place },
+            Value::Map(_) | Value::List(_) | Value::Refused => Self { text: None, place },
         }
     }
 }

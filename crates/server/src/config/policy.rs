@@ -1,15 +1,15 @@
 //! One policy: from what was typed to what will run.
 
 use admittance::{
-    Cadence, Decimal, EXACT_MAX, Gcra, Invalid, OnFull, Parameter, SlidingWindow, Span,
-    TokenBucket, Weekday,
+    Atomicity, Builtin, Cadence, Decimal, EXACT_MAX, Gcra, Invalid, OnFull, Parameter,
+    SlidingWindow, Span, TokenBucket, Weekday,
 };
 
 use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
 use super::{
-    Defaults, Fail, LoadConfig, PolicyConfig, RateConfig, budget, concurrency, escrow, lease, load,
+    Defaults, Fail, LoadConfig, PolicyConfig, budget, concurrency, escrow, joint, lease, load,
     scalar, shared,
 };
 
@@ -23,65 +23,14 @@ pub(crate) fn read(
     let found_before = problems.len();
     let mut reader = Reader { name, path, problems, warnings, misspelt: Vec::new() };
     let raw = reader.raw()?;
-    if !raw.fair_escrow.is_absent() {
-        let policy = reader.escrow(defaults, &raw);
-        return policy.filter(|_| problems.len() == found_before);
-    }
-    if !raw.token_budget.is_absent() || !raw.fleet_budget.is_absent() {
-        let policy = reader.budget(defaults, &raw);
-        return policy.filter(|_| problems.len() == found_before);
-    }
-    let concurrency = reader.concurrency(&raw);
-    if reader.is_without_rate(&raw) {
-        let (fail, store) = reader.shared(defaults, None, &raw);
-        return Some(PolicyConfig {
-            name: name.key.clone(),
-            rate: None,
-            concurrency,
-            cost: None,
-            load: raw.load.value().copied(),
-            prefix: raw.prefix.value().map(ToOwned::to_owned),
-            fail: fail?,
-            store,
-        })
-        .filter(|_| problems.len() == found_before);
-    }
-    let kind = reader.kind(&raw)?;
-    reader.refuse_what_does_not_apply(kind, &raw);
-    let rule = reader.rule(kind, &raw);
-    let strategy = rule.and_then(|rule| match rule.build() {
-        Ok(strategy) => Some(strategy),
-        Err(invalid) => {
-            reader.refused(invalid, &raw);
-            None
-        }
-    });
-    let (fail, store) = reader.shared(defaults, strategy.as_ref(), &raw);
-    let tiered = match (rule, strategy) {
-        (Some(rule), Some(strategy)) => reader.tier(rule, strategy, store.deadline, &raw),
-        _ => None,
+    let policy = if !raw.fair_escrow.is_absent() {
+        reader.escrow(defaults, &raw)
+    } else if !raw.token_budget.is_absent() || !raw.fleet_budget.is_absent() {
+        reader.budget(defaults, &raw)
+    } else {
+        reader.admission(defaults, &raw)
     };
-    if problems.len() > found_before {
-        return None;
-    }
-    let (rule, strategy, tier) = tiered?;
-    Some(PolicyConfig {
-        name: name.key.clone(),
-        rate: Some(RateConfig {
-            rule,
-            strategy,
-            max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
-            on_full: raw.on_full.value().copied().unwrap_or_default(),
-            tier,
-            escrow: None,
-        }),
-        concurrency,
-        cost: None,
-        load: raw.load.value().copied(),
-        prefix: raw.prefix.value().map(ToOwned::to_owned),
-        fail: fail?,
-        store,
-    })
+    policy.filter(|_| problems.len() == found_before)
 }
 
 pub(super) struct Reader<'n, 'p> {
@@ -111,8 +60,8 @@ pub(super) struct Raw<'a> {
     offset_minutes: Slot<i64>,
     week_starts_on: Slot<Weekday>,
     pub(super) prefix: Slot<String>,
-    max_keys: Slot<u64>,
-    on_full: Slot<OnFull>,
+    pub(super) max_keys: Slot<u64>,
+    pub(super) on_full: Slot<OnFull>,
     pub(super) fair_escrow: Slot<escrow::Block>,
     pub(super) two_tier: Slot<lease::Block>,
     pub(super) federated: Slot<lease::Block>,
@@ -120,6 +69,9 @@ pub(super) struct Raw<'a> {
     pub(super) distributed: Slot<concurrency::Block>,
     pub(super) token_budget: Slot<budget::Block>,
     pub(super) fleet_budget: Slot<budget::Block>,
+    pub(super) cost: Slot<budget::Block>,
+    pub(super) joint: Slot<joint::Block>,
+    pub(super) atomicity: Slot<Atomicity>,
     pub(super) load: Slot<LoadConfig>,
     pub(super) lease_ttl: Slot<Span>,
     pub(super) fail: Slot<Fail>,
@@ -276,6 +228,11 @@ impl<'n> Reader<'n, '_> {
             }
             budget::LOCAL => raw.token_budget = self.budget_block(entry, budget::LOCAL),
             budget::SHARED => raw.fleet_budget = self.budget_block(entry, budget::SHARED),
+            budget::AXIS => raw.cost = self.budget_block(entry, budget::AXIS),
+            joint::BLOCK => raw.joint = self.joint_block(entry),
+            "atomicity" => {
+                raw.atomicity = self.slot(entry, "all", |t| scalar::one_of(t, ATOMICITY));
+            }
             load::BLOCK => raw.load = self.load_block(entry),
             "leaseTtl" => raw.lease_ttl = self.slot(entry, "2s", concurrency::lease_ttl),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
@@ -316,6 +273,20 @@ impl<'n> Reader<'n, '_> {
 
     fn prefix(&mut self, entry: &Entry) -> Slot<String> {
         self.slot(entry, "\"\"", |text| Ok(text.to_owned()))
+    }
+
+    /// The rate axis without what stands before its store.
+    pub(super) fn ruled(&mut self, raw: &Raw<'_>) -> Option<(Rule, Builtin)> {
+        let kind = self.kind(raw)?;
+        self.refuse_what_does_not_apply(kind, raw);
+        let rule = self.rule(kind, raw)?;
+        match rule.build() {
+            Ok(strategy) => Some((rule, strategy)),
+            Err(invalid) => {
+                self.refused(invalid, raw);
+                None
+            }
+        }
     }
 
     /// Strategy and cadence together say what the parameters mean.
@@ -519,6 +490,7 @@ const CADENCES: &[(&str, Kind)] = &[
 const ON_FULL: &[(&str, OnFull)] = &[("evict", OnFull::Evict), ("deny", OnFull::Deny)];
 const FAIL: &[(&str, Fail)] =
     &[("open", Fail::Open), ("closed", Fail::Closed), ("local", Fail::Local)];
+const ATOMICITY: &[(&str, Atomicity)] = &[("all", Atomicity::All), ("perAxis", Atomicity::PerAxis)];
 pub(super) const TRUTH: &[(&str, bool)] = &[("true", true), ("false", false)];
 
 /// Keys that every policy may have, whatever its strategy.
@@ -539,6 +511,9 @@ const EVERY_POLICY: &[&str] = &[
     lease::FEDERATED,
     concurrency::LOCAL,
     concurrency::DISTRIBUTED,
+    budget::AXIS,
+    joint::BLOCK,
+    "atomicity",
     load::BLOCK,
 ];
 
@@ -576,9 +551,12 @@ const EXAMPLES: &[(&str, &str)] = &[
     (budget::SHARED, "{ budget: 100000, windowMs: 60000 }"),
     ("leaseTtl", "2s"),
     (load::BLOCK, "{ class: default, by: key }"),
+    (budget::AXIS, "{ budget: 100000, windowMs: 60000 }"),
+    (joint::BLOCK, "{ prices: { rate: 0.5 } }"),
+    ("atomicity", "all"),
 ];
 
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
-const LATER: &[&str] = &["cost", "joint", "atomicity", "leaseTime", "shadow", "batch"];
+const LATER: &[&str] = &["leaseTime", "shadow", "batch"];
 
 const EXAMPLE: &str = "{ strategy: gcra, limit: 100, period: 1m }";

@@ -14,7 +14,7 @@ pub(crate) fn text<'n>(node: &'n Node, example: &str) -> Result<&'n str, String>
     match &node.value {
         Value::Scalar { .. } if node.is_null() => Err(format!("has no value; write {example}")),
         Value::Scalar { text, .. } => Ok(text),
-        Value::Map(_) | Value::List | Value::Refused => {
+        Value::Map(_) | Value::List(_) | Value::Refused => {
             Err(format!("{} where a single value belongs; write {example}", node.kind()))
         }
     }

@@ -39,11 +39,11 @@ impl StoreConfig {
 }
 
 impl Reader<'_, '_> {
-    /// The fail mode with its share, and what the store is told.
+    /// The fail mode with its share, which is one of each of these, and what the store is told.
     pub(super) fn shared(
         &mut self,
         defaults: Defaults,
-        strategy: Option<&Builtin>,
+        shares_of: &[Builtin],
         raw: &Raw<'_>,
     ) -> (Option<FailMode>, StoreConfig) {
         let store = StoreConfig {
@@ -56,7 +56,7 @@ impl Reader<'_, '_> {
         let fail = match given.unwrap_or(defaults.fail) {
             Fail::Open => Some(FailMode::Open),
             Fail::Closed => Some(FailMode::Closed),
-            Fail::Local => self.local(strategy, raw),
+            Fail::Local => self.local(shares_of, raw),
         };
         if let (Some(FailMode::Open | FailMode::Closed), false) =
             (fail, raw.reserve_local.is_absent())
@@ -80,7 +80,7 @@ impl Reader<'_, '_> {
         (fail, store)
     }
 
-    fn local(&mut self, strategy: Option<&Builtin>, raw: &Raw<'_>) -> Option<FailMode> {
+    fn local(&mut self, shares_of: &[Builtin], raw: &Raw<'_>) -> Option<FailMode> {
         let reserve = raw.reserve_local.value().copied().unwrap_or(false);
         if raw.share.is_absent() {
             return self.granted(reserve, raw);
@@ -92,25 +92,27 @@ impl Reader<'_, '_> {
             return None;
         }
         let share = *raw.share.value()?;
-        match strategy?.scaled(share) {
-            Err(invalid) => {
-                self.refused(invalid, raw);
-                return None;
-            }
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                let place = raw.keys.iter().find(|(key, _)| *key == "share");
-                let place = place.map(|(_, place)| *place);
-                let path = format!("{}.share", self.path);
-                let limit = strategy?.limit();
-                let message = format!(
-                    "{share} of {limit} is less than one: without its store this policy denies \
-                     everything"
-                );
-                self.warnings.push(Problem { place, path, message });
+        for whole in shares_of {
+            match whole.scaled(share) {
+                Err(invalid) => {
+                    self.refused(invalid, raw);
+                    return None;
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let place = raw.keys.iter().find(|(key, _)| *key == "share");
+                    let place = place.map(|(_, place)| *place);
+                    let path = format!("{}.share", self.path);
+                    let limit = whole.limit();
+                    let message = format!(
+                        "{share} of {limit} is less than one: without its store this policy denies \
+                         everything"
+                    );
+                    self.warnings.push(Problem { place, path, message });
+                }
             }
         }
-        Some(FailMode::Local { share })
+        Some(FailMode::Local { share }).filter(|_| !shares_of.is_empty())
     }
 }
 
