@@ -183,7 +183,7 @@ pub(crate) async fn serve(
     (address, streams)
 }
 
-async fn panics(_: Extension<Admitted>) -> &'static str {
+async fn panics() -> &'static str {
     panic!("a handler that panics")
 }
 
