@@ -1,7 +1,7 @@
 //! However responses end, nothing stays behind.
 //!
-//! `ADMITTANCE_SEED=n` replays what is asked, `ADMITTANCE_LONG=1` asks ten times as often. The order
-//! in which two threads answer is the system's.
+//! `ADMITTANCE_SEED=n` replays what is asked, `ADMITTANCE_LONG=1` asks ten times as often. The
+//! order in which two threads answer is the system's.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ async fn ask_at_random(wrap: impl FnOnce(Router) -> Router, count: usize) {
     }
     let is_over = || {
         let more = || Ok(Frame::data(Bytes::from("more")));
-        gone.iter().fold(true, |all, frames| frames.send(more()).is_err() && all)
+        gone.iter().filter(|frames| frames.send(more()).is_ok()).count() == 0
     };
     until(is_over).await;
 }
