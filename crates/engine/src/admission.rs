@@ -232,20 +232,26 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
     /// # Errors
     /// Nobody could answer, not even by fail mode: the ask itself is wrong. Nothing is held then.
     #[inline]
-    pub async fn admit(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
-        #[cfg(feature = "tracing")]
-        {
-            use tracing::Instrument as _;
-            let span = span();
-            let decided = self.decide(request).instrument(span.clone()).await;
-            if let Ok(decided) = &decided {
-                span.record(SPAN_AXIS, decided.verdicts().label());
-                span.record(SPAN_ALLOWED, decided.is_admit());
-            }
-            decided
-        }
+    pub fn admit<'a>(
+        &'a self,
+        request: Request<'a>,
+    ) -> impl Future<Output = Result<Admitting<X, G>, StoreError>> + Send {
         #[cfg(not(feature = "tracing"))]
-        self.decide(request).await
+        return self.decide(request);
+        #[cfg(feature = "tracing")]
+        self.traced(request)
+    }
+
+    #[cfg(feature = "tracing")]
+    async fn traced(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
+        use tracing::Instrument as _;
+        let span = span();
+        let decided = self.decide(request).instrument(span.clone()).await;
+        if let Ok(decided) = &decided {
+            span.record(SPAN_AXIS, decided.verdicts().label());
+            span.record(SPAN_ALLOWED, decided.is_admit());
+        }
+        decided
     }
 
     #[inline]
