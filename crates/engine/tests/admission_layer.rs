@@ -5,6 +5,10 @@
 mod grpc;
 #[path = "admission_layer/held.rs"]
 mod held;
+#[path = "admission_layer/leaks.rs"]
+mod leaks;
+#[path = "../../testkit/src/timeline.rs"]
+mod timeline;
 #[path = "admission_layer/world.rs"]
 mod world;
 

@@ -124,7 +124,7 @@ fn addresses_are_read_as_proxies_write_them() {
     let latin = HeaderValue::from_bytes(b"6.6.6.6, \xff, 192.0.2.7").unwrap();
     let headers = HeaderMap::from_iter([(HeaderName::from_static("x-forwarded-for"), latin)]);
     let clients = ClientAddress::new(Trust::Hops(3)).unwrap();
-    assert_eq!(clients.address(ip("10.0.0.1"), &headers), ip("192.0.2.7"));
+    assert_eq!(clients.address(Some(ip("10.0.0.1")), &headers), Some(ip("192.0.2.7")));
 }
 
 #[test]
@@ -170,10 +170,10 @@ fn the_standard_header_is_read_where_it_is_asked_for_and_only_it() {
         assert_eq!(clients.key(Some(ip("10.0.0.1")), &headers).as_str(), "10.0.0.1", "{bad:?}");
     }
     let other = lines(ToldBy::XForwardedFor, &["6.6.6.6"]);
-    assert_eq!(clients.address(ip("10.0.0.1"), &other), ip("10.0.0.1"));
+    assert_eq!(clients.address(Some(ip("10.0.0.1")), &other), Some(ip("10.0.0.1")));
     let clients = clients.told_by(ToldBy::XForwardedFor);
     let other = lines(ToldBy::Forwarded, &["for=6.6.6.6"]);
-    assert_eq!(clients.address(ip("10.0.0.1"), &other), ip("10.0.0.1"));
+    assert_eq!(clients.address(Some(ip("10.0.0.1")), &other), Some(ip("10.0.0.1")));
 }
 
 #[test]
@@ -208,6 +208,15 @@ fn ipv6_clients_are_told_apart_by_as_many_bits_as_are_asked_for() {
     let clients = ClientAddress::new(Trust::Nobody).unwrap();
     assert_eq!(clients.key(None, &HeaderMap::new()), ClientKey::NONE);
     assert_eq!(ClientKey::NONE.as_bytes(), b"");
+}
+
+#[test]
+fn a_peer_without_an_address_is_believed_as_far_as_hops_are() {
+    let told = lines(ToldBy::XForwardedFor, &["6.6.6.6, 192.0.2.7"]);
+    let of = |trust| ClientAddress::new(trust).unwrap().key(None, &told).to_string();
+    assert_eq!(of(Trust::Nobody), "");
+    assert_eq!(of(Trust::Hops(1)), "192.0.2.7", "a proxy on this machine, say");
+    assert_eq!(of(networks(&["0.0.0.0/0", "::/0"])), "", "no network has it");
 }
 
 #[test]

@@ -91,19 +91,20 @@ impl ClientAddress {
         }
     }
 
-    /// The address of who is calling.
+    /// The address of who is calling, if anybody knows: a peer on a socket of another kind has
+    /// none, and is in no network. Trusted [hops](Trust::Hops) tell all the same.
     #[must_use]
-    pub fn address(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let peer = peer.to_canonical();
+    pub fn address(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+        let peer = peer.map(|peer| peer.to_canonical());
         match &self.trust {
             Trust::Nobody => peer,
             Trust::Hops(hops) => {
                 let told = addresses(headers, self.told_by).take(usize::from(*hops));
-                told.map_while(|address| address).last().unwrap_or(peer)
+                told.map_while(|address| address).last().or(peer)
             }
             Trust::Networks(networks) => {
                 let is_ours = |address: IpAddr| networks.iter().any(|one| one.contains(address));
-                let mut client = peer;
+                let mut client = peer?;
                 let told = addresses(headers, self.told_by).take(usize::from(HOPS_MAX));
                 for address in told.map_while(|address| address) {
                     if !is_ours(client) {
@@ -111,19 +112,17 @@ impl ClientAddress {
                     }
                     client = address;
                 }
-                client
+                Some(client)
             }
         }
     }
 
-    /// The key of who is calling: its address, of which only the leading bits count in IPv6. Who
-    /// calls without an address, on a socket of another kind, shares one key with all who do.
+    /// The key of who is calling: its address, of which only the leading bits count in IPv6. All
+    /// whose address nobody knows share one key.
     #[must_use]
     pub fn key(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> ClientKey {
-        match peer {
-            Some(peer) => {
-                ClientKey::of(Network::around(self.address(peer, headers), self.prefix_v6))
-            }
+        match self.address(peer, headers) {
+            Some(client) => ClientKey::of(Network::around(client, self.prefix_v6)),
             None => ClientKey::NONE,
         }
     }

@@ -4,24 +4,6 @@
 //! the IETF (draft-ietf-httpapi-ratelimit-headers-10). The older families are for clients that know
 //! nothing else: `RateLimit-Limit`, `-Remaining` and `-Reset` in seconds from now, `X-RateLimit-*`
 //! with the reset in seconds since the epoch.
-//!
-//! # Example
-//! ```
-//! use admittance::http::{Fields, Quota, Told};
-//! use admittance::{Gcra, Limiter, ManualClock, Micros, Span, Tat};
-//! use http::HeaderMap;
-//!
-//! let now = Micros::ZERO;
-//! let limit = Gcra { limit: 60, period: Span::from_secs(60), burst: 2 };
-//! let limiter = Limiter::builder(Tat::gcra(limit)?).clock(ManualClock::at(now)).build();
-//! let quota = Quota::new("per-user", 60)?.window(Span::from_secs(60))?;
-//! let mut headers = HeaderMap::new();
-//! let said = limiter.check("user-42");
-//! Fields::default().write(&[Told { quota: &quota, said: Some(said) }], now, &mut headers);
-//! assert_eq!(headers["ratelimit-policy"], r#""per-user";q=60;w=60"#);
-//! assert_eq!(headers["ratelimit"], r#""per-user";r=1;t=1"#);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 use std::fmt::{self, Write as _};
 
@@ -110,6 +92,24 @@ pub struct Told<'a> {
 }
 
 /// Which fields are written: `RateLimit-Policy` and `RateLimit` unless said otherwise.
+///
+/// # Example
+/// ```
+/// use admittance::http::{Fields, Quota, Told};
+/// use admittance::{Gcra, Limiter, ManualClock, Micros, Span, Tat};
+/// use http::HeaderMap;
+///
+/// let now = Micros::ZERO;
+/// let limit = Gcra { limit: 60, period: Span::from_secs(60), burst: 2 };
+/// let limiter = Limiter::builder(Tat::gcra(limit)?).clock(ManualClock::at(now)).build();
+/// let quota = Quota::new("per-user", 60)?.window(Span::from_secs(60))?;
+/// let mut headers = HeaderMap::new();
+/// let said = limiter.check("user-42");
+/// Fields::default().write(&[Told { quota: &quota, said: Some(said) }], now, &mut headers);
+/// assert_eq!(headers["ratelimit-policy"], r#""per-user";q=60;w=60"#);
+/// assert_eq!(headers["ratelimit"], r#""per-user";r=1;t=1"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fields {
     is_structured: bool,

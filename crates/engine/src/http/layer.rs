@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use admittance_core::learn::Ending;
 use admittance_core::{Axis, Verdicts};
+use bytes::Buf as _;
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -40,6 +42,8 @@ pub enum OnError {
 ///   client that goes away says nothing about the load. Unless it finished, only what was debited
 ///   or settled is counted. Nothing leaks.
 /// - The handler finds it as [`Admitted`] in the request's extensions, for what it costs.
+///
+/// A connection that is upgraded, a WebSocket say, is not held: its response ends with its head.
 ///
 /// The load axis refuses here; what waits is measured by a
 /// [`LoadLayer`](crate::load::LoadLayer) around this one, whose sorting says
@@ -281,7 +285,8 @@ impl<X: Charges, K, R, G: GateClock> AdmissionLayer<X, K, R, G> {
         match self.admitter.admit(request).await {
             Ok(Admitting::Admitted(admission)) => {
                 let (admitted, settings) = (Admitted::new(admission), Arc::clone(&self.settings));
-                Ok(Some(Held { admitted, settings, ending: Ending::Finish, is_over: false }))
+                let ending = Ending::Finish;
+                Ok(Some(Held { admitted, settings, ending, due: None, is_over: false }))
             }
             Ok(Admitting::Denied(denial)) => Err(Refusal::new(Why::Denied(denial), is_grpc)),
             Err(_) if self.settings.on_error == OnError::Open => Ok(None),
@@ -295,6 +300,9 @@ struct Held {
     admitted: Admitted,
     settings: Arc<Settings>,
     ending: Ending,
+    /// Bytes of the body that are still to come, if that is known. A server that has sent them all
+    /// does not ask for the end.
+    due: Option<u64>,
     is_over: bool,
 }
 
@@ -327,7 +335,9 @@ fn begun<B: Body>(response: Response<B>, held: Option<Held>) -> Response<Admissi
     let (status, headers) = (response.status(), response.headers());
     let held = held.and_then(|mut held| {
         held.judge(Outcome::Head { status, headers });
-        if response.body().is_end_stream() {
+        let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
+        held.due = told.or_else(|| response.body().size_hint().exact());
+        if response.body().is_end_stream() || held.due == Some(0) {
             held.end();
             return None;
         }
@@ -372,14 +382,18 @@ impl<B: Body> Body for AdmissionBody<B> {
             None => held.end(),
             Some(Err(_)) => held.fail(),
             Some(Ok(frame)) => {
-                if frame.is_data() && held.settings.measure == Measure::FirstData {
-                    held.admitted.first_byte();
+                if let Some(data) = frame.data_ref() {
+                    let length = data.remaining() as u64;
+                    held.due = held.due.map(|due| due.saturating_sub(length));
+                    if held.settings.measure == Measure::FirstData {
+                        held.admitted.first_byte();
+                    }
                 }
                 if let Some(trailers) = frame.trailers_ref() {
                     held.judge(Outcome::Trailers(trailers));
                 }
                 // Whoever sends it may not ask again.
-                if frame.is_trailers() || body.is_end_stream() {
+                if frame.is_trailers() || body.is_end_stream() || held.due == Some(0) {
                     held.end();
                 } else {
                     *this.held = Some(held);

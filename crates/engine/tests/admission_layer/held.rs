@@ -113,6 +113,17 @@ async fn endings_are_judged_by_status_by_body_and_by_panics() {
 }
 
 #[tokio::test]
+async fn a_body_has_ended_when_all_of_its_length_was_sent() {
+    let limits = limits(100, 1_000, 1);
+    let (address, _) = serve(|app| app.layer(layer(&limits))).await;
+    let text = answer(address, "/sized", "x-user: ann\r\nx-cost: 10\r\n").await;
+    assert!(text.ends_with("fourand five"), "{text}");
+    until(|| limits.is_idle()).await;
+    assert_eq!((limits.gate.stats().finished, limits.gate.stats().ignored), (1, 0));
+    assert_eq!(limits.left("ann").await, (99, 990));
+}
+
+#[tokio::test]
 async fn streams_are_measured_by_their_head_or_their_first_data() {
     for measure in [Measure::Head, Measure::FirstData] {
         let limits = limits(100, 1_000, 1);

@@ -148,6 +148,16 @@ pub(crate) async fn serve(
             Response::new(Body::new(Sent(sent)))
         }
     };
+    // As a proxy passes on what it was told: its length is known, and its end is not said.
+    let sized = || async {
+        let (frames, sent) = mpsc::unbounded_channel();
+        let parts = ["four", "and five"].map(|part| Ok(Frame::data(Bytes::from(part))));
+        parts.into_iter().for_each(|part| frames.send(part).unwrap());
+        let body = Body::new(Sent(sent));
+        // Whoever asks for more waits.
+        tokio::spawn(async move { frames.closed().await });
+        Response::builder().header("content-length", "12").body(body).unwrap()
+    };
     let metered = |Extension(admitted): Extension<Admitted>| async move {
         let mut flows = Vec::new();
         for units in [30, 40] {
@@ -164,6 +174,7 @@ pub(crate) async fn serve(
         .route("/busy", get(busy))
         .route("/metered", get(metered))
         .route("/panic", get(panics))
+        .route("/sized", get(sized))
         .route("/stream", get(stream));
     let app = wrap(app).into_make_service_with_connect_info::<SocketAddr>();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -172,7 +183,7 @@ pub(crate) async fn serve(
     (address, streams)
 }
 
-async fn panics(_: Extension<Admitted>) -> &'static str {
+async fn panics() -> &'static str {
     panic!("a handler that panics")
 }
 

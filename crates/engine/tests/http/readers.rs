@@ -65,7 +65,7 @@ impl Reader {
                 let hops = usize::from(*hops);
                 last.saturating_sub(match self {
                     Self::OneHopMore => hops + 1,
-                    Self::OneHopLess => hops - 1,
+                    Self::OneHopLess => hops.saturating_sub(1),
                     _ => hops,
                 })
             }
