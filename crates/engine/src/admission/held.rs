@@ -13,7 +13,7 @@ use crate::{Source, StoreError};
 /// What came of asking to be admitted.
 #[must_use]
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be allocated")]
+#[allow(clippy::large_enum_variant, reason = "a box would be allocated")]
 pub enum Admitting<X: Charges, G: GateClock = CounterClock> {
     /// The work may start; what it takes is held.
     Admitted(Admission<X, G>),
