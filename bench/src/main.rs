@@ -3,8 +3,8 @@
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
 //! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
 //! `-- concurrency` what a permit costs and what an inferred limit makes of it, `-- cost` what
-//! debits and reservations cost, `-- load` what shedding does, `-- admission` what one decision over
-//! all axes costs. The first two write JSON beside their tables.
+//! debits and reservations cost, `-- load` what shedding does, `-- admission` what one decision
+//! over all axes costs. The first two write JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 

@@ -73,6 +73,20 @@ pub trait Charges: Send + Sync + 'static {
 
 /// Axes that answer without waiting for anybody: every future of theirs is ready when it is first
 /// polled.
+///
+/// A composition with another axis has no [`admit_sync`](super::Admitter::admit_sync):
+/// ```
+/// use admittance::admission::{Admitter, Charges, Request};
+/// async fn waits<X: Charges>(admitter: Admitter<X>) {
+///     let _ = admitter.admit(Request::new("ann")).await;
+/// }
+/// ```
+/// ```compile_fail
+/// use admittance::admission::{Admitter, Charges, Request};
+/// async fn waits<X: Charges>(admitter: Admitter<X>) {
+///     let _ = admitter.admit_sync(Request::new("ann"));
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has a rate or cost axis that waits for a store",
     label = "this axis cannot answer at once",
