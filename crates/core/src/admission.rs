@@ -75,10 +75,16 @@ impl Verdicts {
     /// Refused by what the request is worth, before any axis was asked.
     pub const POLICY_DENIED: Self = Self { is_policy_denied: true, ..Self::NONE };
 
+    /// Adds what this axis said.
+    #[inline]
+    pub const fn add(&mut self, axis: Axis, decision: Decision) {
+        self.each[axis as usize] = Some(decision);
+    }
+
     /// With what this axis said.
     #[inline]
     pub const fn with(mut self, axis: Axis, decision: Decision) -> Self {
-        self.each[axis as usize] = Some(decision);
+        self.add(axis, decision);
         self
     }
 
