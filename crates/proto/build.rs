@@ -11,6 +11,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         "throttlekit/v1/throttlekit.proto",
         "admittance/v1/budgets.proto",
         "admittance/v1/load.proto",
+        "admittance/v1/admissions.proto",
     ];
     let files = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);

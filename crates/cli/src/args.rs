@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -27,6 +28,12 @@ pub(crate) enum Command {
     Peek(AskArgs),
     /// Say what is spendable and when that changes, without charging
     Forecast(CostArgs),
+    /// Start work on every axis of a policy, and hold its lease while a command runs; exits as the
+    /// command does, with 75 when it was denied. Without a command: 0 when admitted, 1 when denied
+    Admit(AdmitArgs),
+    /// Say what admit would, what each axis sees and what would pass, without charging; exits like
+    /// check
+    Explain(WorkArgs),
     /// Show how a key's budgets stand: spent, reserved, debt, left, when the window ends
     Budget(AskArgs),
     /// Count units that are about to be served; exits with 0 when they may be, 1 when not
@@ -180,13 +187,42 @@ pub(crate) struct CostArgs {
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct WorkArgs {
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+    /// What the work is expected to cost
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=EXACT_MAX))]
+    pub(crate) cost: u64,
+    /// What the work is worth; 1 without it
+    #[arg(long, value_parser = amount)]
+    pub(crate) value: Option<f64>,
+    /// For how many milliseconds it is expected to hold its permit
+    #[arg(long, value_name = "MS", value_parser = amount)]
+    pub(crate) hold: Option<f64>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AdmitArgs {
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
+    /// What to run while the lease is held; it is released as dropped if this fails
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+fn amount(text: &str) -> Result<f64, String> {
+    let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
+    amount.ok_or_else(|| "not a number of 0 or more, such as 2.5".into())
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct DebitArgs {
     #[command(flatten)]
     pub(crate) ask: AskArgs,
     /// How many; 0 only keeps a lease
     #[arg(default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]
     pub(crate) units: u64,
-    /// The lease to draw on
+    /// The lease to draw on, of reserve or of admit
     #[arg(long)]
     pub(crate) lease: Option<String>,
 }
@@ -216,7 +252,7 @@ pub(crate) struct ReserveArgs {
 pub(crate) struct SettleArgs {
     #[command(flatten)]
     pub(crate) ask: AskArgs,
-    /// The lease that reserve printed
+    /// The lease that reserve or admit printed
     pub(crate) lease: String,
     /// What was produced; what was debited without it
     #[arg(value_parser = clap::value_parser!(u64).range(0..=UNITS_MAX))]

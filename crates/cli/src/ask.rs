@@ -110,6 +110,19 @@ pub(crate) fn respond<T, F>(
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
+    connected(target, async |channel| ask(channel).await.map_err(|status| refused(&status)))
+}
+
+/// What a call was refused with, in words.
+pub(crate) fn refused(status: &Status) -> Failure {
+    Failure(format!("{}: {}", code(status), printable(status.message())))
+}
+
+/// Connects and does something with the channel, whose calls have a limit on their time.
+pub(crate) fn connected<T>(
+    target: &str,
+    work: impl AsyncFnOnce(Channel) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let endpoint = Endpoint::from_shared(format!("http://{target}"))
         .map_err(|_| Failure(format!("--target {target:?} is not HOST:PORT")))?
         .connect_timeout(CONNECT_MAX)
@@ -124,12 +137,7 @@ where
                 innermost(&error)
             ))
         })?;
-        match ask(channel).await {
-            Ok(answer) => Ok(answer),
-            Err(status) => {
-                Err(Failure(format!("{}: {}", code(&status), printable(status.message()))))
-            }
-        }
+        work(channel).await
     })
 }
 

@@ -1,9 +1,11 @@
 //! The `admittance` command.
 //!
-//! Exit codes: 0 when what was asked for happened (for check, peek, debit and reserve: admitted), 1
-//! when one of these was denied, 2 when something was wrong. `docs/SERVICE.md` has every flag.
+//! Exit codes: 0 when what was asked for happened (for check, peek, debit, reserve, admit and
+//! explain: admitted), 1 when one of these was denied, 2 when something was wrong; admit with a
+//! command exits as the command does, or with 75 when denied. `docs/SERVICE.md` has every flag.
 #![forbid(unsafe_code)]
 
+mod admit;
 mod args;
 mod ask;
 mod budget;
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         Command::Check(args) => ask::check(&args),
         Command::Peek(args) => ask::peek(&args),
         Command::Forecast(args) => ask::forecast(&args),
+        Command::Admit(args) => admit::admit(&args),
+        Command::Explain(args) => admit::explain(&args),
         Command::Budget(args) => budget::budget(&args),
         Command::Debit(args) => budget::debit(&args),
         Command::Reserve(args) => budget::reserve(&args),

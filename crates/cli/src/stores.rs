@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use admittance::budget::Accounts;
-use admittance::{Coordinator, Relay, Store};
+use admittance::{Coordinator, Fuses, Relay};
 use admittance_postgres::{PostgresStore, TableName};
 use admittance_redis::{PolicyOptions, RedisStore};
 use admittance_server::{AnyStore, Coded, Config, KeySecret, PolicyConfig};
@@ -78,15 +77,12 @@ impl Chosen {
 /// another has no keys in it.
 fn shared<S>(store: S, secret: Option<KeySecret>) -> AnyStore
 where
-    S: Store + Accounts + Coordinator + Relay + 'static,
+    S: Fuses + Coordinator + Relay + 'static,
 {
     let store = Arc::new(store);
     let any = match secret {
-        None => AnyStore::new(Arc::clone(&store)).with_accounts(Arc::clone(&store)),
-        Some(secret) => {
-            let coded = Arc::new(Coded::new(Arc::clone(&store), secret));
-            AnyStore::new(Arc::clone(&coded)).with_accounts(coded)
-        }
+        None => AnyStore::fused(Arc::clone(&store)),
+        Some(secret) => AnyStore::fused(Coded::new(Arc::clone(&store), secret)),
     };
     any.with_fleet(store)
 }

@@ -45,6 +45,14 @@ pub mod budgets {
     tonic::include_proto!("admittance.v1");
 }
 
+/// Admissions with what each axis said, of the same package.
+pub mod admissions {
+    pub use crate::budgets::{
+        AdmissionRequest, AdmissionResponse, AxisDecision, ExplanationResponse, Worth,
+        admissions_client, admissions_server,
+    };
+}
+
 /// How a service stands against its load, of the same package.
 pub mod load {
     pub use crate::budgets::{
@@ -54,6 +62,9 @@ pub mod load {
 
 /// The full name of the service that says how it stands against its load.
 pub const LOAD: &str = "admittance.v1.Load";
+
+/// The full name of the service of admissions.
+pub const ADMISSIONS: &str = "admittance.v1.Admissions";
 
 /// The full name of the service of budgets.
 pub const BUDGETS: &str = "admittance.v1.Budgets";

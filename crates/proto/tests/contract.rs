@@ -256,6 +256,48 @@ fn contract() -> FileDescriptorProto {
     file("throttlekit.v1")
 }
 
+const ADMISSIONS: &[(&str, &[&str])] = &[
+    (
+        "AdmissionRequest",
+        &["1 policy string", "2 key string", "3 cost int64", "4 hold double", "5 value double"],
+    ),
+    (
+        "AdmissionResponse",
+        &[
+            "1 decision AxisDecision",
+            "2 axes repeated AxisDecision",
+            "3 binding_axis string",
+            "4 policy_denied bool",
+            "5 lease_id string",
+            "6 lease_expires_at int64",
+        ],
+    ),
+    (
+        "AxisDecision",
+        &[
+            "1 axis string",
+            "2 allowed bool",
+            "3 limit int64",
+            "4 remaining int64",
+            "5 reset_at int64",
+            "6 retry_after_ms int64",
+        ],
+    ),
+    (
+        "ExplanationResponse",
+        &[
+            "1 decision AxisDecision",
+            "2 axes repeated AxisDecision",
+            "3 binding_axis string",
+            "4 policy_denied bool",
+            "5 worth Worth",
+            "6 wait_ms int64",
+            "7 cost_max int64",
+        ],
+    ),
+    ("Worth", &["1 value double", "2 price double"]),
+];
+
 const LOAD: &[(&str, &[&str])] = &[
     ("LoadStatusRequest", &[]),
     (
@@ -284,7 +326,7 @@ const LOAD: &[(&str, &[&str])] = &[
 
 fn file(package: &str) -> FileDescriptorProto {
     let files = FileDescriptorSet::decode(DESCRIPTORS).expect("our own descriptors").file;
-    assert_eq!(files.len(), 3, "the public contract and our own two, no imports");
+    assert_eq!(files.len(), 4, "the public contract and our own three, no imports");
     files.into_iter().find(|file| file.package() == package).expect(package)
 }
 
@@ -333,6 +375,17 @@ fn what_is_said_about_load_stays_as_it_was_given_out() {
     let service = &file.service[0];
     let methods: Vec<&str> = service.method.iter().map(|method| method.name()).collect();
     assert_eq!((service.name(), methods), ("Load", vec!["Status"]));
+}
+
+#[test]
+fn admissions_stay_as_they_were_given_out() {
+    let files = FileDescriptorSet::decode(DESCRIPTORS).expect("a descriptor set").file;
+    let name = "admittance/v1/admissions.proto";
+    let file = files.into_iter().find(|file| file.name() == name).expect(name);
+    assert_eq!(messages(&file), written(ADMISSIONS));
+    let service = &file.service[0];
+    let methods: Vec<&str> = service.method.iter().map(|method| method.name()).collect();
+    assert_eq!((service.name(), methods), ("Admissions", vec!["Admit", "Explain"]));
 }
 
 #[test]

@@ -16,7 +16,8 @@ use tonic::{Request, Response};
 
 use crate::grpc::{Reply, epoch_ms, sourced, status};
 use crate::service::{
-    Asked, CostLine, Costs, Expected, Refusal, Service, Terms, lease_text, parse_lease, units,
+    Asked, CostLine, Costs, Expected, Refusal, Service, Terms, lease_text, parse_held, parse_lease,
+    units,
 };
 
 /// The door to one service.
@@ -66,7 +67,7 @@ impl wire::budgets_server::Budgets for BudgetsDoor {
         let asked = asked(&charges).map_err(status)?;
         let lease = match lease_id.as_str() {
             "" => None,
-            lease => Some(parse_lease(lease).map_err(status)?),
+            lease => Some(parse_held(lease).map_err(status)?),
         };
         let costs = self.service.debit_lease(&asked, lease).await.map_err(status)?;
         Ok(sourced(wire::DebitResponse { answer: Some(answer(&costs)) }, costs.source))
@@ -75,7 +76,7 @@ impl wire::budgets_server::Budgets for BudgetsDoor {
     async fn settle(&self, request: Request<wire::SettleRequest>) -> Reply<wire::SettleResponse> {
         let request = request.into_inner();
         let asked = asked(&request.charges).map_err(status)?;
-        let lease = parse_lease(&request.lease_id).map_err(status)?;
+        let lease = parse_held(&request.lease_id).map_err(status)?;
         let prediction = prediction(request.prediction).map_err(status)?;
         let (class, is_stopped) = (request.class.as_str(), request.stopped);
         let expected = Expected { class, prediction, is_stopped };

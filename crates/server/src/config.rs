@@ -205,7 +205,7 @@ impl Config {
         let read = opened.take(Self::FILE_MAX as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| whole(format!("cannot be read: {error}")))?;
         match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&file, &text, defaults)?.served(&file),
+            Ok(text) => Self::parse(&file, &text, defaults),
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();

@@ -34,13 +34,13 @@ impl Escrow {
         Ok(Self::There(shared))
     }
 
-    pub(crate) async fn check(&self, tenant: &str, cost: Cost) -> Decided {
+    pub(crate) async fn check(&self, tenant: &[u8], cost: Cost) -> Decided {
         match self {
             Self::Here(escrow) => {
-                let decision = escrow.check(tenant.as_bytes(), cost);
+                let decision = escrow.check(tenant, cost);
                 Decided { decision, source: Source::Store }
             }
-            Self::There(escrow) => escrow.check(tenant.as_bytes(), cost).await,
+            Self::There(escrow) => escrow.check(tenant, cost).await,
         }
     }
 

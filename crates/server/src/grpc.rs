@@ -20,7 +20,7 @@ use admittance_proto::v1::rate_limiter_server::RateLimiter;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::service::{Admitted, Refusal, Service, cost};
+use crate::service::{Admitted, Refusal, Service, Work, cost};
 
 /// The door to one service.
 #[derive(Clone, Debug)]
@@ -80,10 +80,16 @@ impl RateLimiter for Door {
     }
 
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Reply<v1::AdmitResponse> {
-        let v1::AdmitRequest { policy, key, cost: given, .. } = request.into_inner();
-        cost(given).map_err(status)?;
-        let admitted = self.service.admit(&policy, &key).await.map_err(status)?;
-        let Admitted { decision, binding, lease, source } = admitted;
+        let v1::AdmitRequest { policy, key, cost: given, hold, value } = request.into_inner();
+        let work = Work {
+            policy: &policy,
+            key: &key,
+            cost: cost(given).map_err(status)?,
+            value: Some(value).filter(|value| *value != 0).map(estimate),
+            hold_ms: Some(estimate(hold)),
+        };
+        let admitted = self.service.admit_work(&work).await.map_err(status)?;
+        let Admitted { decision, binding, verdicts, lease, source } = admitted;
         let (lease_id, until) =
             lease.map_or_else(Default::default, |lease| (lease.id, lease.until));
         let reply = v1::AdmitResponse {
@@ -91,7 +97,7 @@ impl RateLimiter for Door {
             lease_id,
             lease_expires_at: epoch_ms(until),
             binding_axis: binding.map_or_else(String::new, |axis| axis.name().to_owned()),
-            policy_denied: false,
+            policy_denied: verdicts.is_policy_denied(),
         };
         Ok(sourced(reply, source))
     }
@@ -144,6 +150,12 @@ pub(crate) fn status(refusal: Refusal) -> Status {
         | Refusal::KeyTooLong { .. }
         | Refusal::BatchTooLong { .. } => Status::invalid_argument(message),
     }
+}
+
+/// A whole number of the wire as an estimate, which prices are compared with.
+#[expect(clippy::cast_precision_loss, reason = "nothing is worth more than is exact")]
+const fn estimate(given: i64) -> f64 {
+    given as f64
 }
 
 /// An instant as the wire has it.

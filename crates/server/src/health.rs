@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 
-use admittance_proto::{BUDGETS, FLEET, LOAD, RATE_LIMITER};
+use admittance_proto::{ADMISSIONS, BUDGETS, FLEET, LOAD, RATE_LIMITER};
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -45,7 +45,7 @@ impl Healthy {
     fn is_known(&self, service: &str) -> bool {
         let mut others = self.served.names();
         service.is_empty()
-            || [RATE_LIMITER, LOAD].contains(&service)
+            || [RATE_LIMITER, ADMISSIONS, LOAD].contains(&service)
             || others.any(|name| name == service)
     }
 

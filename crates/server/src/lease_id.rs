@@ -12,6 +12,7 @@
 
 use std::fmt;
 
+use admittance::budget::LeaseKey;
 use admittance::relay::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -68,6 +69,11 @@ impl Signer {
 }
 
 impl LeaseId {
+    /// The part of it that nobody can guess, which is what accounts know a reservation by.
+    pub(crate) const fn code(&self) -> LeaseKey {
+        LeaseKey(u128::from_be_bytes(self.code))
+    }
+
     /// The name that a text claims to be.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_plain = text.len() == TEXT_BYTES && text.bytes().all(|b| b.is_ascii_hexdigit());

@@ -1,9 +1,12 @@
-//! The permits that clients hold: who holds one until when, and how it comes back.
+//! The admissions that clients hold: who holds one until when, and how it comes back.
 //!
 //! A permit lives in the instance that admitted. Its lease ends by release, or when nobody was
-//! heard for its time to live: then it counts as dropped. A release or heartbeat that arrives at
-//! another instance goes through the [relay](admittance::relay) of the store that both share; an
-//! admission that stays with one instance costs no message.
+//! heard for its time to live, which says nothing about the load. A release or heartbeat that
+//! arrives at another instance goes through the [relay](admittance::relay) of the store that both
+//! share; an admission that stays with one instance costs no message.
+//!
+//! A reservation of the cost axis ends with its lease. Until then heartbeats renew it in its
+//! accounts, and nobody waits for that.
 //!
 //! # Guarantee
 //! - A lease ends once: by release, by time, or with the process that holds it.
@@ -12,21 +15,28 @@
 //! - A release that arrives elsewhere frees the place when the owner collects its notes, and the
 //!   time in between does not count as work.
 //! - A name cannot be guessed, and one that nobody gave out is told *reclaimed*.
+//! - Accounts are told of an end once it is decided, after the place is free: neither a release nor
+//!   a heartbeat waits for them or fails with them. What they cannot be told ends by itself there.
 //!
 //! # Proven by
-//! `tests/admit.rs`, with a manual clock and two instances on one relay.
+//! `tests/admit.rs` and `tests/admission_leases.rs`, with a manual clock and two instances on one
+//! relay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 
-use admittance::gate::Permit;
+use admittance::admission::{Admission, Admitter, Charges, Telling, Word};
+use admittance::budget::LeaseKey;
 use admittance::relay::{Collect, Note, Posted, Relay, Told};
 use admittance::{Clock, EXACT_MAX, Micros, Span, StoreError};
+use tokio::task::JoinSet;
 
 use crate::lease_id::{LeaseId, Signer};
-use crate::service::SharedClock;
+use crate::service::{Axes, SharedClock};
 use crate::store::AnyFleet;
 
 /// The leases of one instance.
@@ -46,15 +56,50 @@ pub(crate) struct Leases {
     /// The shortest that any policy's leases live.
     ttl_min: Span,
     reclaimed: AtomicU64,
+    /// What accounts are being told.
+    telling: Mutex<JoinSet<()>>,
 }
 
-/// A permit, and until when it is held.
+/// An admission, and until when it is held.
 struct Held {
-    permit: Permit,
+    admission: Admission<Axes>,
     ttl: Span,
     until: Micros,
     /// No heartbeat keeps it longer.
     at_most: Micros,
+    /// The reservation that must be renewed with it, and when that is due.
+    renewing: Option<(Renewing, Micros)>,
+}
+
+/// For how long something is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Term {
+    /// Without being heard of.
+    pub(crate) ttl: Span,
+    /// At all.
+    pub(crate) hold: Option<Span>,
+}
+
+/// A reservation that ends in its accounts unless it is heard of there.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewing {
+    pub(crate) admitter: Admitter<Axes>,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) lease: LeaseKey,
+    pub(crate) ttl: Span,
+}
+
+impl Renewing {
+    /// When it is to be heard of next: with two more tries before it ends.
+    fn due(&self, now: Micros) -> Micros {
+        now + Span::from_us(self.ttl.us() / 3)
+    }
+
+    async fn renew(self) {
+        let told = Telling { key: &self.key, lease: self.lease, word: Word::Debit(0) };
+        // The next heartbeat tries again.
+        let _ = self.admitter.charges().meter(told).await;
+    }
 }
 
 /// A lease that was given out.
@@ -96,11 +141,13 @@ impl Leases {
             absent: Mutex::default(),
             ttl_min,
             reclaimed: AtomicU64::new(0),
+            telling: Mutex::default(),
         }
     }
 
     /// Says that this instance is not here any more.
     pub(crate) async fn close(&self) {
+        self.all_told().await;
         if let Some(relay) = &self.relay {
             let (owner, secret) = (self.owner, self.signer.secret());
             let ttl = Span::from_ms(1);
@@ -113,14 +160,29 @@ impl Leases {
         self.clock.now()
     }
 
-    /// Gives out a lease on a permit.
-    pub(crate) fn give(&self, permit: Permit, ttl: Span, hold: Option<Span>) -> Lease {
-        let lease = self.next.fetch_add(1, Ordering::Relaxed);
+    /// A name for what may be held, never used before.
+    pub(crate) fn name(&self) -> LeaseId {
+        self.signer.sign(self.owner, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Gives out a lease on an admission.
+    pub(crate) fn give(
+        &self,
+        id: &LeaseId,
+        admission: Admission<Axes>,
+        Term { ttl, hold }: Term,
+        renewing: Option<Renewing>,
+    ) -> Lease {
         let now = self.clock.precise();
         let at_most = hold.map_or(Micros::HORIZON, |hold| now + hold);
         let until = (now + ttl).min(at_most);
-        self.shard(lease).insert(lease, Held { permit, ttl, until, at_most });
-        Lease { id: self.signer.sign(self.owner, lease).to_string(), until }
+        let renewing = renewing.map(|renewing| {
+            let due = renewing.due(now);
+            (renewing, due)
+        });
+        let held = Held { admission, ttl, until, at_most, renewing };
+        self.shard(id.lease).insert(id.lease, held);
+        Lease { id: id.to_string(), until }
     }
 
     /// Ends a lease, here or wherever it is held. One that has ended already is none of it.
@@ -147,10 +209,12 @@ impl Leases {
         let mut heard = Heard { next_deadline: now, ..Heard::default() };
         let mut first: Option<Micros> = None;
         let mut elsewhere: BTreeMap<u64, Vec<(String, LeaseId)>> = BTreeMap::new();
+        let mut due = Vec::new();
         for text in ids {
             match LeaseId::parse(&text) {
                 Some(id) if id.owner == self.owner => {
-                    let until = self.signer.knows(&id).then(|| self.renew(id.lease, now)).flatten();
+                    let renew = || self.renew(id.lease, now, &mut due);
+                    let until = self.signer.knows(&id).then(renew).flatten();
                     first = [first, until].into_iter().flatten().min();
                     let list = if until.is_some() { &mut heard.live } else { &mut heard.reclaimed };
                     list.push(text);
@@ -159,6 +223,7 @@ impl Leases {
                 None => heard.reclaimed.push(text),
             }
         }
+        self.keep(due);
         // One deadline for all of them: many owners must not hold up the answer for those here.
         let until = tokio::time::Instant::now() + ELSEWHERE_MAX;
         let has_others = !elsewhere.is_empty();
@@ -183,18 +248,19 @@ impl Leases {
     /// Takes back what nobody was heard of in time; says how many.
     pub(crate) fn sweep(&self) -> usize {
         let now = self.clock.precise();
-        let mut count = 0;
+        let mut over = Vec::new();
         for shard in &self.held {
-            let mut shard = lock(shard);
-            let over: Vec<u64> =
-                shard.iter().filter(|(_, held)| held.until <= now).map(|(id, _)| *id).collect();
-            for lease in over {
-                if let Some(held) = shard.remove(&lease) {
-                    held.permit.overload();
-                    self.remember_end(lease);
-                    count += 1;
-                }
+            let taken = lock(shard).extract_if(|_, held| held.until <= now).collect::<Vec<_>>();
+            over.extend(taken);
+        }
+        let count = over.len();
+        for (lease, Held { mut admission, .. }) in over {
+            if let Some(permit) = admission.take_permit() {
+                // A client that is gone is not work that was dropped.
+                permit.ignore();
             }
+            self.tell(admission, Told::Overload);
+            self.remember_end(lease);
         }
         self.reclaimed.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
         count
@@ -208,10 +274,11 @@ impl Leases {
         let collect = Collect { owner, secret, ttl: HERE_TTL, ended: &ended };
         let notes = relay.collect(collect).await?;
         let now = self.clock.precise();
+        let mut due = Vec::new();
         for collected in &notes {
             let Note { lease, told } = collected.note;
             let is_held = match told {
-                Told::Beat => self.renew(lease, now - collected.age).is_some(),
+                Told::Beat => self.renew(lease, now - collected.age, &mut due).is_some(),
                 Told::Finish | Told::Overload => {
                     self.end(lease, told, collected.age);
                     true
@@ -221,6 +288,7 @@ impl Leases {
                 self.remember_end(lease);
             }
         }
+        self.keep(due);
         Ok(notes.len())
     }
 
@@ -239,21 +307,80 @@ impl Leases {
         self.relay.is_some()
     }
 
-    fn renew(&self, lease: u64, heard_at: Micros) -> Option<Micros> {
+    /// Keeps a lease. What must be renewed elsewhere with it joins `due`.
+    fn renew(&self, lease: u64, heard_at: Micros, due: &mut Vec<Renewing>) -> Option<Micros> {
         let mut shard = self.shard(lease);
         let held = shard.get_mut(&lease)?;
         held.until = held.until.max(heard_at + held.ttl).min(held.at_most);
+        if let Some((renewing, at)) = &mut held.renewing
+            && *at <= heard_at
+        {
+            *at = renewing.due(heard_at);
+            due.push(renewing.clone());
+        }
         Some(held.until)
     }
 
     fn end(&self, lease: u64, told: Told, ago: Span) {
         let held = self.shard(lease).remove(&lease);
-        let Some(Held { permit, .. }) = held else { return };
-        let permit = permit.ended_ago(ago);
-        match told {
-            Told::Overload => permit.overload(),
-            Told::Finish | Told::Beat => permit.finish(),
+        let Some(Held { mut admission, .. }) = held else { return };
+        if let Some(permit) = admission.take_permit() {
+            let permit = permit.ended_ago(ago);
+            match told {
+                Told::Overload => permit.overload(),
+                Told::Finish | Told::Beat => permit.finish(),
+            }
         }
+        self.tell(admission, told);
+    }
+
+    /// Tells the accounts that an admission has ended whose permit is free already: with what it
+    /// was expected to cost if it is finished, with what was debited if not.
+    fn tell(&self, admission: Admission<Axes>, told: Told) {
+        if admission.lease().is_none() {
+            return;
+        }
+        let mut telling: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            // What could not be told is told once more when the admission is dropped.
+            let _ = match told {
+                Told::Overload => admission.dropped_told().await,
+                Told::Finish | Told::Beat => admission.finished().await,
+            };
+        });
+        // Accounts of this process know at once.
+        let is_told = telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        if !is_told {
+            self.aside(telling);
+        }
+    }
+
+    /// Has accounts hear of reservations, a few at a time.
+    fn keep(&self, due: Vec<Renewing>) {
+        if due.is_empty() {
+            return;
+        }
+        self.aside(async move {
+            let mut renewed = JoinSet::new();
+            for one in due {
+                if renewed.len() >= RENEWED_AT_ONCE {
+                    let _ = renewed.join_next().await;
+                }
+                renewed.spawn(one.renew());
+            }
+            while renewed.join_next().await.is_some() {}
+        });
+    }
+
+    fn aside(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut telling = lock(&self.telling);
+        while telling.try_join_next().is_some() {}
+        telling.spawn(task);
+    }
+
+    /// Waits until accounts have been told all that they are being told now.
+    pub(crate) async fn all_told(&self) {
+        let mut telling = std::mem::take(&mut *lock(&self.telling));
+        while telling.join_next().await.is_some() {}
     }
 
     async fn pass_on_until(
@@ -362,6 +489,8 @@ const OWNERS_MAX: usize = 64;
 const ELSEWHERE_MAX_MS: u64 = 250;
 const ELSEWHERE_MAX: std::time::Duration = std::time::Duration::from_millis(ELSEWHERE_MAX_MS);
 const NOTES_AT_ONCE: usize = 500;
+/// So many reservations are renewed in their accounts at a time.
+const RENEWED_AT_ONCE: usize = 32;
 const SHARDS: usize = 16;
 const OTHERS_MAX: usize = 1_024;
 /// More than this between two collections are forgotten: a heartbeat elsewhere then learns of the

@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod admissions;
 mod budgets;
 mod config;
 mod connection;
@@ -46,15 +47,17 @@ pub use config::{
 };
 pub use fleet::FleetSecret;
 pub use leases::{Heard, Lease};
-pub use metrics::{MetricsDoor, Source as MetricSource, exposition};
+pub use metrics::{Labelled, MetricsDoor, Source as MetricSource, exposition};
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
     CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
     serve_fleet,
 };
 pub use service::{
-    Admitted, Asked, Axis, BATCH_MAX, CostLine, Costs, Expected, Instance, KEY_MAX, Known, Lent,
+    Admitted, Asked, BATCH_MAX, CostLine, Costs, Expected, Instance, KEY_MAX, Known, Lent,
     Operation, Policy, Refusal, Reserved, SWEEP, Service, SharedClock, Stopped, Terms, Unservable,
-    cost, units,
+    Work, cost, units,
 };
 pub use store::{AnyFleet, AnyStore};
+
+pub use admittance::Axis;

@@ -57,6 +57,8 @@ fn listed(service: &str, method: &str) -> Option<Kind> {
         ("/throttlekit.v1.RateLimiter", "Check" | "CheckMany" | "Debit" | "Admit") => {
             Kind::OfPolicy(Default)
         }
+        ("/admittance.v1.Admissions", "Admit") => Kind::OfPolicy(Default),
+        ("/admittance.v1.Admissions", "Explain") => Kind::Of(Sheddable),
         ("/admittance.v1.Budgets", "Reserve" | "Debit") => Kind::Of(Default),
         ("/throttlekit.v1.Fleet", "Reserve") => Kind::Of(Default),
         ("/throttlekit.v1.RateLimiter", "Peek" | "Forecast") => Kind::Of(Sheddable),

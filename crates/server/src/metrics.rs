@@ -5,10 +5,13 @@
 //! - `GET /metrics` is answered; another method there is 405, everything else 404. A request has at
 //!   most 8 KiB and five seconds, and at most 16 are served at once.
 //! - A family's samples stand together under one `# TYPE` and one `# HELP`; no label is a key.
+//! - `admittance_admissions_total` counts by the label that the answer went by: the axis that
+//!   bound, `policy` for what was not worth its price, and `none` for what was admitted.
 //!
 //! # Proven by
 //! The tests below; `tests/load.rs` asks a live one.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::io;
@@ -41,12 +44,72 @@ const CONNECTIONS_MAX: usize = 16;
 pub trait Source: Send + Sync {
     /// Each number, as it is now.
     fn metrics(&self) -> Vec<Metric>;
+
+    /// Each number that has labels of its own.
+    fn labelled(&self) -> Vec<Labelled> {
+        Vec::new()
+    }
 }
 
-/// How the service stands against its load.
+/// A number with labels, as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// What it is called, without what counters end in.
+    pub name: &'static str,
+    /// Whether it only grows.
+    pub kind: MetricKind,
+    /// What it says.
+    pub help: &'static str,
+    /// What it is about.
+    pub labels: Vec<(&'static str, String)>,
+    /// The number.
+    pub value: u64,
+}
+
+/// How the service stands against its load, and what became of admissions.
 impl Source for Service {
     fn metrics(&self) -> Vec<Metric> {
         self.shedder().map_or_else(Vec::new, |shedder| shedder.status().metrics().collect())
+    }
+
+    fn labelled(&self) -> Vec<Labelled> {
+        let (counter, gauge) = (MetricKind::Counter, MetricKind::Gauge);
+        let mut all = Vec::new();
+        for policy in self.policies() {
+            let name = || ("policy", policy.name().to_owned());
+            if let Some(stats) = policy.admissions() {
+                all.extend(stats.by_label().map(|(label, value)| {
+                    let axis = if label.is_empty() { ADMITTED } else { label };
+                    let labels = vec![name(), ("axis", axis.to_owned())];
+                    let (name, help) = ("admittance_admissions", "Admissions by what bound them.");
+                    Labelled { name, kind: counter, help, labels, value }
+                }));
+            }
+            if let Some(gate) = policy.gate() {
+                let stats = gate.stats();
+                let of = |name_of, kind, help, value| {
+                    let labels = vec![name()];
+                    Labelled { name: name_of, kind, help, labels, value }
+                };
+                let in_flight = u64::from(stats.in_flight);
+                all.push(of("admittance_in_flight", gauge, "Permits that are out.", in_flight));
+                let help = "Permits that ended as overload.";
+                all.push(of("admittance_overloaded", counter, help, stats.overloaded));
+            }
+        }
+        let held = u64::try_from(self.leases_held()).unwrap_or(u64::MAX);
+        for (name, kind, help, value) in [
+            ("admittance_leases", gauge, "Leases that clients hold here.", held),
+            (
+                "admittance_leases_reclaimed",
+                counter,
+                "Leases taken back because nobody was heard.",
+                self.leases_reclaimed(),
+            ),
+        ] {
+            all.push(Labelled { name, kind, help, labels: Vec::new(), value });
+        }
+        all
     }
 }
 
@@ -141,8 +204,10 @@ fn answer(request: &Request<Incoming>, sources: &Sources) -> Response<Full<Bytes
     };
     match (request.uri().path(), request.method()) {
         ("/metrics", &Method::GET) => {
-            let all = sources.iter().flat_map(|source| source.metrics());
-            let mut response = Response::new(Full::from(exposition(all)));
+            let plain = sources.iter().flat_map(|source| source.metrics()).map(Sample::from);
+            let labelled = sources.iter().flat_map(|source| source.labelled()).map(Sample::from);
+            let text = written(plain.chain(labelled));
+            let mut response = Response::new(Full::from(text));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS));
             response
         }
@@ -157,26 +222,58 @@ fn answer(request: &Request<Incoming>, sources: &Sources) -> Response<Full<Bytes
 
 /// Metrics as text, families together in the order of their first sample.
 pub fn exposition(metrics: impl IntoIterator<Item = Metric>) -> String {
-    let mut families: Vec<(Metric, Vec<Metric>)> = Vec::new();
-    for metric in metrics {
-        match families.iter_mut().find(|(first, _)| first.name == metric.name) {
-            Some((_, samples)) => samples.push(metric),
-            None => families.push((metric, vec![metric])),
-        }
+    written(metrics.into_iter().map(Sample::from))
+}
+
+/// One line, and what stands above those of its family.
+struct Sample {
+    name: &'static str,
+    kind: MetricKind,
+    help: &'static str,
+    labels: Vec<(&'static str, String)>,
+    number: String,
+}
+
+impl From<Metric> for Sample {
+    fn from(Metric { name, kind, help, class, millionths }: Metric) -> Self {
+        let labels = class.into_iter().map(|class| ("class", class.name().to_owned())).collect();
+        Self { name, kind, help, labels, number: number(millionths) }
+    }
+}
+
+impl From<Labelled> for Sample {
+    fn from(Labelled { name, kind, help, labels, value }: Labelled) -> Self {
+        Self { name, kind, help, labels, number: value.to_string() }
+    }
+}
+
+fn written(samples: impl IntoIterator<Item = Sample>) -> String {
+    let mut places: HashMap<&'static str, usize> = HashMap::new();
+    let mut families: Vec<Vec<Sample>> = Vec::new();
+    for sample in samples {
+        let place = *places.entry(sample.name).or_insert_with(|| {
+            families.push(Vec::new());
+            families.len() - 1
+        });
+        families[place].push(sample);
     }
     let mut text = String::new();
-    for (Metric { name, kind, help, .. }, samples) in families {
+    for samples in families {
+        let Some(Sample { name, kind, help, .. }) = samples.first() else { continue };
         let (kind, suffix) = match kind {
             MetricKind::Gauge => ("gauge", ""),
             MetricKind::Counter => ("counter", "_total"),
         };
         let _ = writeln!(text, "# TYPE {name} {kind}\n# HELP {name} {}", escaped(help));
-        for sample in samples {
-            let _ = write!(text, "{name}{suffix}");
-            if let Some(class) = sample.class {
-                let _ = write!(text, "{{class=\"{}\"}}", class.name());
-            }
-            let _ = writeln!(text, " {}", number(sample.millionths));
+        for sample in &samples {
+            let labels = sample.labels.iter().map(|(label, value)| {
+                let value = escaped(value).replace('"', "\\\"");
+                format!("{label}=\"{value}\"")
+            });
+            let labels: Vec<String> = labels.collect();
+            let labels =
+                if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let _ = writeln!(text, "{name}{suffix}{labels} {}", sample.number);
         }
     }
     text.push_str("# EOF\n");
@@ -201,6 +298,8 @@ fn escaped(help: &str) -> String {
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The label of what no axis bound: an empty one would be none.
+const ADMITTED: &str = "none";
 
 #[cfg(test)]
 mod tests {
@@ -232,6 +331,26 @@ a_level_ratio 0.25
 # EOF
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn labels_are_escaped_and_every_decision_has_its_own() {
+        use std::sync::Arc;
+
+        use admittance::ManualClock;
+
+        use crate::{Config, Fail};
+        let text = "limiters: { 'a\"b\\c': { concurrency: { maxLimit: 3 } } }";
+        let config = Config::parse("test", text, Fail::Open).expect("a policy");
+        let service = Service::new(&config, Arc::new(ManualClock::default()));
+        let text = written(service.labelled().into_iter().map(Sample::from));
+        let line = |axis: &str| {
+            format!("admittance_admissions_total{{policy=\"a\\\"b\\\\c\",axis=\"{axis}\"}} 0\n")
+        };
+        for axis in ["none", "policy", "load", "concurrency", "rate", "cost"] {
+            assert!(text.contains(&line(axis)), "{axis}: {text}");
+        }
+        assert!(text.contains("admittance_leases 0\n"), "{text}");
     }
 
     #[test]

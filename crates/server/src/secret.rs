@@ -17,7 +17,10 @@
 use std::fmt;
 
 use admittance::budget::{Accounts, Booked, Charge, Entry};
-use admittance::{Applied, AppliedMany, AppliedSeveral, Group, Limit, Many, Op, Store, StoreError};
+use admittance::{
+    Applied, AppliedFused, AppliedMany, AppliedSeveral, FuseAsk, Fuses, Group, Limit, Many, Op,
+    Store, StoreError,
+};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -115,6 +118,23 @@ impl<S: Accounts> Accounts for Coded<S> {
         let charges: Vec<Charge<'_>> =
             coded.map(|(charge, code)| Charge { key: code, ..*charge }).collect();
         self.store.book(Entry { charges: &charges, ..entry }).await
+    }
+}
+
+impl<S: Fuses> Fuses for Coded<S> {
+    async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
+        let limits = ask.limits.iter().map(|limit| limit.key);
+        let charges = ask.entry.charges.iter().map(|charge| charge.key);
+        let codes: Vec<_> = limits.chain(charges).map(|key| self.secret.code(key)).collect();
+        let (of_limits, of_charges) = codes.split_at(ask.limits.len());
+        let limits = ask.limits.iter().zip(of_limits);
+        let limits: Vec<Limit<'_>> =
+            limits.map(|(limit, code)| Limit { key: code, ..*limit }).collect();
+        let charges = ask.entry.charges.iter().zip(of_charges);
+        let charges: Vec<Charge<'_>> =
+            charges.map(|(charge, code)| Charge { key: code, ..*charge }).collect();
+        let entry = Entry { charges: &charges, ..ask.entry };
+        self.store.fuse(FuseAsk { limits: &limits, entry, ..ask }).await
     }
 }
 

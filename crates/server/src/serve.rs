@@ -21,11 +21,12 @@ use admittance::load::{
     LoadLayer, LoadRules, Prober, RefuseShed, Shed, Shedder, Sort, Sorted, StartError,
     TokioExecutor,
 };
+use admittance_proto::admissions::admissions_server::AdmissionsServer;
 use admittance_proto::budgets::budgets_server::BudgetsServer;
 use admittance_proto::load::load_server::LoadServer;
 use admittance_proto::v1::fleet_server::FleetServer;
 use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
-use admittance_proto::{DESCRIPTORS, LOAD, RATE_LIMITER};
+use admittance_proto::{ADMISSIONS, DESCRIPTORS, LOAD, RATE_LIMITER};
 use http::{Request, Response};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -38,6 +39,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_layer::{Identity, Stack};
 
 use crate::Service;
+use crate::admissions::AdmissionsDoor;
 use crate::budgets::BudgetsDoor;
 use crate::connection::Connection;
 use crate::fleet::{FleetDoor, FleetSecret};
@@ -211,6 +213,8 @@ fn doors(
     let shedding = shedding(&service);
     let status =
         LoadServer::new(LoadDoor::new(Arc::clone(&service))).max_decoding_message_size(MESSAGE_MAX);
+    let admissions = AdmissionsServer::new(AdmissionsDoor::new(Arc::clone(&service)))
+        .max_decoding_message_size(MESSAGE_MAX);
     let limiter = RateLimiterServer::new(Door::new(service))
         .max_decoding_message_size(MESSAGE_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
@@ -223,6 +227,7 @@ fn doors(
         .timeout(CALL_MAX)
         .layer(shedding)
         .add_service(limiter)
+        .add_service(admissions)
         .add_service(status)
         .add_optional_service(fleet)
         .add_optional_service(budgets)
@@ -238,6 +243,7 @@ fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .with_service_name(RATE_LIMITER)
+        .with_service_name(ADMISSIONS)
         .with_service_name(LOAD)
         .with_service_name("grpc.health.v1.Health")
         .with_service_name("grpc.reflection.v1.ServerReflection")

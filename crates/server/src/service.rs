@@ -33,7 +33,9 @@
 //! ```
 
 mod admit;
+mod axes;
 mod cost;
+mod gated;
 mod instance;
 mod lend;
 mod load;
@@ -62,11 +64,13 @@ use crate::leases::Leases;
 use crate::peers::Peers;
 use crate::store::{AnyFleet, AnyStore};
 
-use self::admit::Gated;
-pub use self::admit::{Admitted, Axis, SWEEP};
+use self::admit::{Admits, Unasked};
+pub use self::admit::{Admitted, SWEEP, Work};
+pub(crate) use self::axes::Axes;
 pub use self::cost::{Asked, CostLine, Costs, Expected, Reserved, Terms};
 use self::cost::{Costed, Ledger};
-pub(crate) use self::cost::{lease_text, parse_lease};
+pub(crate) use self::cost::{lease_text, parse_held, parse_lease};
+use self::gated::Gated;
 pub use self::instance::{Instance, Unservable};
 pub use self::lend::{Lent, Stopped};
 use self::load::Guarding;
@@ -112,9 +116,11 @@ type Rules = (Span, FailMode);
 /// One policy, ready to decide.
 pub struct Policy {
     config: PolicyConfig,
-    rate: Option<Rate>,
+    rate: Option<Arc<Rate>>,
     gate: Option<Gated>,
     cost: Option<Costed>,
+    admits: Option<Admits>,
+    unasked: Unasked,
 }
 
 impl Service {
@@ -122,8 +128,7 @@ impl Service {
     ///
     /// # Panics
     /// If a policy's escrow or tier has rules that cannot be kept; a configuration that was read
-    /// has none. Outside of a tokio runtime if a policy has a tier, whose tasks run there. If a
-    /// policy has `cost` or `joint`, which are read and not yet served.
+    /// has none. Outside of a tokio runtime if a policy has a tier, whose tasks run there.
     #[must_use]
     pub fn new(config: &Config, clock: SharedClock) -> Self {
         // Policies with a tier lend and borrow within this process: what they do elsewhere.
@@ -136,12 +141,11 @@ impl Service {
                 let gated = Gated::here(config, policy, gate, &clock, &node);
                 gated.expect("the reader has built it once")
             });
-            let clock = Arc::clone(&clock);
             let rate =
                 policy.rate.as_ref().map(|rate| match (&rate.escrow, rate.tier.is_strict()) {
-                    (None, true) => Rate::Here(Here::new(rate, clock)),
+                    (None, true) => Rate::Here(Here::new(rate, Arc::clone(&clock))),
                     (Some(escrow), _) => {
-                        let escrow = Escrow::here(escrow, clock);
+                        let escrow = Escrow::here(escrow, Arc::clone(&clock));
                         Rate::Together(Box::new(escrow.expect("the reader has built it once")))
                     }
                     (None, false) => {
@@ -151,8 +155,8 @@ impl Service {
                 });
             let cost = policy.cost.as_ref();
             let cost = cost.map(|cost| Costed::new(cost, &policy.name, None));
-            let policy = Policy { config: policy.clone(), rate, gate, cost };
-            service.policies.insert(policy.name().to_owned(), policy);
+            let axes = (rate.map(Arc::new), gate, cost);
+            service.add(policy, axes, None, &clock).expect("the reader has built it once");
         }
         // What stands before this process's memory is nobody's concern: it always answers.
         service.guards.clear();
@@ -160,17 +164,13 @@ impl Service {
     }
 
     fn empty(config: &Config, clock: SharedClock, relay: Option<AnyFleet>) -> Self {
-        let unserved = config.policies.iter().find(|policy| policy.is_admission());
-        let unserved = unserved.map(|policy| &policy.name);
-        assert_eq!(unserved, None, "a policy whose cost or joint is not yet served");
         let mut here = MemoryAccounts::new(Arc::clone(&clock)).policies_max(config.policies.len());
         for policy in &config.policies {
             if let Some(cost) = &policy.cost {
                 here = here.max_keys_of(&policy.name, cost.accounts_max());
             }
         }
-        let ttls = config.policies.iter().filter_map(|policy| policy.concurrency.as_ref());
-        let ttl_min = ttls.map(|gate| gate.lease_ttl).min();
+        let ttl_min = config.policies.iter().filter_map(PolicyConfig::lease_ttl).min();
         Self {
             policies: BTreeMap::new(),
             guards: BTreeMap::new(),
@@ -192,9 +192,6 @@ impl Service {
     /// # Errors
     /// A share that cannot be kept exact; a configuration that was read has none. A policy whose
     /// instances share one limit, in a store where they do not meet.
-    ///
-    /// # Panics
-    /// If a policy has `cost` or `joint`, which are read and not yet served.
     pub fn on_store(
         config: &Config,
         store: &AnyStore,
@@ -207,9 +204,6 @@ impl Service {
     ///
     /// # Errors
     /// As [`on_store`](Self::on_store).
-    ///
-    /// # Panics
-    /// As it.
     pub fn on_store_as(
         instance: &Instance,
         config: &Config,
@@ -247,10 +241,31 @@ impl Service {
                 Some(cost) => Some(service.costed(config, policy, cost, store, settings)?),
                 None => None,
             };
-            let policy = Policy { config: policy.clone(), rate, gate, cost };
-            service.policies.insert(policy.name().to_owned(), policy);
+            let is_there = matches!(rate, Some(Rate::There(_)))
+                || cost.as_ref().is_some_and(Costed::is_shared);
+            let guard = is_there.then(|| service.guard(policy, store, settings));
+            service.add(policy, (rate.map(Arc::new), gate, cost), guard.as_ref(), &clock)?;
         }
         Ok(service)
+    }
+
+    /// Adds a policy with these axes, and what decides them together if anything does.
+    fn add(
+        &mut self,
+        config: &PolicyConfig,
+        (rate, gate, cost): (Option<Arc<Rate>>, Option<Gated>, Option<Costed>),
+        guard: Option<&Arc<Guarded<AnyStore>>>,
+        clock: &SharedClock,
+    ) -> Result<(), Invalid> {
+        let admits = Admits::new(config, gate.as_ref(), || {
+            let ttl = config.reservation_ttl();
+            let purse = cost.as_ref().and_then(|cost| cost.purse(&self.ledger, ttl));
+            Axes::new(rate.as_ref(), purse, guard, clock)
+        })?;
+        let (config, unasked) = (config.clone(), Unasked::default());
+        let policy = Policy { config, rate, gate, cost, admits, unasked };
+        self.policies.insert(policy.name().to_owned(), policy);
+        Ok(())
     }
 
     /// What stands between a policy and the store.
@@ -328,7 +343,7 @@ impl Service {
         }
         let max_keys = usize::try_from(rate.max_keys).unwrap_or(usize::MAX);
         Ok(match rate.tier {
-            TierConfig::Strict => Rate::There(Box::new(limiter)),
+            TierConfig::Strict => Rate::There(Arc::new(limiter)),
             TierConfig::CachedDeny => {
                 Rate::Tiered(Arc::new(TwoTier::cached_deny(limiter, max_keys)))
             }
@@ -345,7 +360,7 @@ impl Service {
     pub async fn close(&self) {
         let mut closing = JoinSet::new();
         for policy in self.policies.values() {
-            if let Some(Rate::Tiered(tier)) = &policy.rate {
+            if let Some(Rate::Tiered(tier)) = policy.rate.as_deref() {
                 let tier = Arc::clone(tier);
                 closing.spawn(async move { tier.close().await });
             }
@@ -410,8 +425,8 @@ impl Service {
             return Ok(denied);
         }
         self.work();
-        let decided = rate.check(key, cost).await;
-        decided.map_err(|why| policy.unanswered(why, Operation::Check))
+        let decided = rate.check(key.as_bytes(), cost).await;
+        decided.map_err(|error| policy.failed(error))
     }
 
     /// Decides a request for each key, all at one instant.
@@ -506,7 +521,7 @@ impl Policy {
     /// How many asks its fail mode has answered; none if it lives in this process.
     #[must_use]
     pub fn answered_by_fail_mode(&self) -> u64 {
-        let rate = self.rate.as_ref().map_or(0, Rate::answered_by_fail_mode);
+        let rate = self.rate.as_ref().map_or(0, |rate| rate.answered_by_fail_mode());
         rate + self.cost.as_ref().map_or(0, Costed::answered_by_fail_mode)
     }
 
@@ -516,8 +531,9 @@ impl Policy {
 
     /// The rate axis, for an operation on it alone.
     fn rate(&self, operation: Operation) -> Result<&Rate, Refusal> {
-        // A request to a policy that limits concurrency too must hold its place: it is admitted.
-        let rate = self.rate.as_ref().filter(|_| self.gate.is_none());
+        // A request to a policy that limits something else too is admitted: it must hold its place,
+        // or be worth its price.
+        let rate = self.rate.as_deref().filter(|_| self.admits.is_none());
         rate.ok_or_else(|| self.cannot(operation))
     }
 

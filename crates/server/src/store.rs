@@ -8,8 +8,8 @@ use admittance::budget::{Accounts, Booked, Entry};
 use admittance::concurrency::{FleetRules, Grant, Leave, Report};
 use admittance::relay::{Collect, Collected, Note, Posted, Secret};
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, Coordinator, CoordinatorError, Group, Many, Op, Relay,
-    Store, StoreError,
+    Applied, AppliedFused, AppliedMany, AppliedSeveral, Coordinator, CoordinatorError, FuseAsk,
+    Fuses, Group, Many, Op, Relay, Store, StoreError,
 };
 
 /// Any shared store. What it costs, an allocation per ask, is nothing beside a round trip; what is
@@ -19,12 +19,13 @@ pub struct AnyStore {
     store: Arc<dyn Erased>,
     fleet: Option<AnyFleet>,
     accounts: Option<Arc<dyn ErasedAccounts>>,
+    fuses: Option<Arc<dyn ErasedFuses>>,
 }
 
 impl AnyStore {
     /// This store, whatever its type. Instances do not meet in it.
     pub fn new(store: impl Store + 'static) -> Self {
-        Self { store: Arc::new(store), fleet: None, accounts: None }
+        Self { store: Arc::new(store), fleet: None, accounts: None, fuses: None }
     }
 
     /// The same, and instances meet here.
@@ -37,6 +38,14 @@ impl AnyStore {
     #[must_use]
     pub fn with_accounts(self, accounts: impl Accounts + 'static) -> Self {
         Self { accounts: Some(Arc::new(accounts)), ..self }
+    }
+
+    /// This store, whatever its type, with the accounts that it keeps: limits and budgets are
+    /// decided in one step.
+    pub fn fused(store: impl Fuses + 'static) -> Self {
+        let store = Arc::new(store);
+        let any = Self::new(Arc::clone(&store)).with_accounts(Arc::clone(&store));
+        Self { fuses: Some(store), ..any }
     }
 
     /// Whether budgets can have their accounts here.
@@ -71,6 +80,17 @@ impl Accounts for AnyStore {
         match &self.accounts {
             Some(accounts) => accounts.book(entry).await,
             None => Err(StoreError::Refused { detail: "it keeps no accounts".into() }),
+        }
+    }
+}
+
+/// Limits and accounts that are kept apart answer as those of a cluster do that live on different
+/// servers: whoever asks then holds the one and commits the other.
+impl Fuses for AnyStore {
+    async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
+        match &self.fuses {
+            Some(fuses) => fuses.fuse(ask).await,
+            None => Err(StoreError::AcrossSlots),
         }
     }
 }
@@ -112,6 +132,17 @@ trait ErasedAccounts: Send + Sync {
 impl<A: Accounts> ErasedAccounts for A {
     fn book<'a>(&'a self, entry: Entry<'a>) -> Asked<'a, Booked> {
         Box::pin(Accounts::book(self, entry))
+    }
+}
+
+/// [`Fuses`] with its future in a box.
+trait ErasedFuses: Send + Sync {
+    fn fuse<'a>(&'a self, ask: FuseAsk<'a>) -> Asked<'a, AppliedFused>;
+}
+
+impl<F: Fuses> ErasedFuses for F {
+    fn fuse<'a>(&'a self, ask: FuseAsk<'a>) -> Asked<'a, AppliedFused> {
+        Box::pin(Fuses::fuse(self, ask))
     }
 }
 

@@ -253,23 +253,6 @@ fn prices_are_refined_against_the_same_budgets() {
 }
 
 #[test]
-fn a_file_with_what_is_not_yet_served_is_refused_by_the_policys_name() {
-    let path = std::env::temp_dir().join(format!("admission-{}.yaml", std::process::id()));
-    let write = |spec: &str| {
-        std::fs::write(&path, format!("limiters:\n  p: {{ {spec} }}\n")).unwrap();
-        Config::load(&path, Fail::Open)
-    };
-    for spec in [COST.to_owned(), format!("{RATE}, joint: {{ prices: {{ rate: 1 }} }}")] {
-        let report = write(&spec).expect_err("not yet").to_string();
-        let said = "limiters.p: cost and joint are not yet served by this version; remove them or \
-                    the policy\n";
-        assert!(report.ends_with(said), "{report}");
-    }
-    assert!(write(RATE).is_ok());
-    std::fs::remove_file(&path).unwrap();
-}
-
-#[test]
 fn what_is_wrong_is_said_once_at_its_place() {
     for (spec, said) in WRONG {
         let spec = spec.replace("RATE", RATE).replace("COST", COST);

@@ -104,10 +104,11 @@ fn the_documented_policy_of_several_axes_is_one() {
     assert!(is_kept(&config, &config.to_string()));
 }
 
-#[test]
-#[should_panic(expected = "not yet served")]
-fn a_service_that_would_ignore_a_cost_is_not_made() {
-    let _ = Service::new(&read(FULL).unwrap(), Arc::new(ManualClock::default()));
+#[tokio::test]
+async fn a_service_is_made_of_every_axis() {
+    let config = read(FULL).unwrap();
+    let service = Service::new(&config, Arc::new(ManualClock::default()));
+    assert_eq!(service.policies().count(), config.policies.len());
 }
 
 const PIECES: &[&str] = &[

@@ -11,7 +11,7 @@ use std::time::Duration;
 use admittance::load::{Class, Executor, Probe, Prober, Tasks, on_pool};
 use admittance::{Cost, ManualClock, Micros, Source};
 use admittance_proto::v1;
-use admittance_server::{Axis, Config, Fail, Refusal, Service};
+use admittance_server::{Axis, Config, Fail, Refusal, Service, Work};
 use tonic::Code;
 
 use crate::live::{Live, START_US};
@@ -24,6 +24,7 @@ limiters:
   guarded: { strategy: gcra, limit: 5, period: 1h, load: { class: default, by: key } }
   drawn: { strategy: gcra, limit: 5, period: 1h, load: { class: background, by: random } }
   only: { load: { class: sheddable } }
+  worthy: { cost: { budget: 9, period: 1h }, joint: { prices: { cost: 2 } }, load: {} }
   held: { concurrency: { minLimit: 1, maxLimit: 1 }, load: {} }
   tokens: { tokenBudget: { budget: 10, windowMs: 60000 }, load: {} }
 ";
@@ -94,6 +95,28 @@ async fn a_policy_that_is_shed_denies_until_the_next_adjustment_and_charges_noth
     assert_eq!(debited.decision.remaining, 9);
     let admitted = service.admit("held", "u").await.expect("a reply");
     assert!(admitted.lease.is_some(), "no place was kept: {admitted:?}");
+}
+
+#[tokio::test]
+async fn what_is_not_worth_its_price_is_refused_for_that_and_not_for_load() {
+    let service = service(POLICIES);
+    let before = offered(&service);
+    let prober = shed_all(&service).await;
+    let work = |value| Work { value: Some(value), ..Work::new("worthy", "u") };
+    let cheap = service.admit_work(&work(1.9)).await.expect("a reply");
+    assert!(cheap.verdicts.is_policy_denied() && cheap.binding.is_none());
+    assert_eq!(offered(&service), before, "it is not work that could be shed");
+    let dear = service.admit_work(&work(2.0)).await.expect("a reply");
+    assert_eq!((dear.binding, dear.lease), (Some(Axis::Load), None));
+    let explained = service.explain(&work(2.0)).await.expect("a reply");
+    assert_eq!(explained.verdicts.binding(), Some(Axis::Load));
+    assert!(explained.seen.of(Axis::Cost).is_some_and(|said| said.remaining == 9));
+    let stats = service.policy("worthy").expect("there").admissions().expect("it admits");
+    assert_eq!((stats.policy_denied, stats.denied_by(Axis::Load)), (1, 1));
+    prober.stop();
+    let admitted = service.admit_work(&work(2.0)).await.expect("a reply");
+    assert!(admitted.verdicts.of(Axis::Load).is_some() && admitted.lease.is_some());
+    assert_eq!(admitted.decision.remaining, 8);
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use super::policy::{Raw, Reader};
 use super::problem::{Place, Problem};
 use super::rule::Rule;
 use super::{
-    Config, CostConfig, Defaults, GateConfig, PolicyConfig, RateConfig, Report, StoreConfig,
-    TierConfig, budget, concurrency, escrow, joint, lease, load, quoted_key,
+    CostConfig, Defaults, GateConfig, PolicyConfig, RateConfig, StoreConfig, TierConfig, budget,
+    concurrency, escrow, joint, lease, load,
 };
 
 impl PolicyConfig {
@@ -21,21 +21,6 @@ impl PolicyConfig {
     /// Whether one axis could stay charged when another denies.
     pub(super) const fn charges_two(&self) -> bool {
         self.rate.is_some() && self.cost.is_some()
-    }
-}
-
-impl Config {
-    /// Refuses what can be read and is not served: it must not be ignored without a word.
-    pub(super) fn served(self, file: &str) -> Result<Self, Report> {
-        let admissions = self.policies.iter().filter(|policy| policy.is_admission());
-        let problems = admissions.map(|policy| Problem {
-            place: None,
-            path: format!("limiters.{}", quoted_key(&policy.name)),
-            message: "cost and joint are not yet served by this version; remove them or the policy"
-                .into(),
-        });
-        let problems: Vec<_> = problems.collect();
-        if problems.is_empty() { Ok(self) } else { Err(Report::new(file, "", problems)) }
     }
 }
 

@@ -1,19 +1,63 @@
-//! Admissions: a permit of the concurrency axis, a charge of the rate axis, one lease.
+//! Admissions: every axis of a policy in one decision, and one lease on what it takes.
+//!
+//! What the work must be worth comes first, then whether this process is behind, then concurrency,
+//! rate and cost, as an [`Admitter`] asks them.
+//!
+//! # Guarantee
+//! - Admit and Explain of every door, and the counts of metrics, go by the same [`Verdicts`].
+//! - A denial holds nothing, and no lease.
+//! - The lease of an admission is the number of its reservation too: who knows its name can debit
+//!   and settle at any instance that shares the accounts.
+//!
+//! # Proven by
+//! `tests/admit.rs`, `tests/admission.rs`, `tests/admission_leases.rs`, and `tests/admission.rs` of
+//! the command, with instances that share a store and one that is killed.
 
-use std::hash::BuildHasher;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use admittance::concurrency::{Node, Word};
-use admittance::gate::{FleetGate, FleetSettings, Gate, Permit, Refused};
-use admittance::two_tier::BootClock;
-use admittance::{
-    Coordinator, Cost, Decided, Decision, Invalid, MemoryCoordinator, Outcome, Retry, Source, Span,
+use admittance::admission::{
+    Admission, Admitter, AdmitterStats, Admitting, Charges, Explanation, Joint, Request,
 };
+use admittance::budget::Budget;
+use admittance::learn::price::Bid;
+use admittance::load::Class;
+use admittance::{Axis, Cost, Decided, Decision, Invalid, Micros, Source, Span, Verdicts};
 
-use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
-use crate::config::{Config, FleetConfig, GateConfig, PolicyConfig};
-use crate::leases::{Heard, Lease};
+use super::axes::Axes;
+use super::gated::Gated;
+use super::{Operation, Policy, Refusal, Service, bounded};
+use crate::config::{LoadBy, PolicyConfig};
+use crate::leases::{Heard, Lease, Renewing, Term};
+
+/// Work that asks to be admitted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work<'a> {
+    /// The policy.
+    pub policy: &'a str,
+    /// Whose limits and accounts it goes by.
+    pub key: &'a str,
+    /// What it is expected to cost.
+    pub cost: Cost,
+    /// What it is worth; 1 unless said.
+    pub value: Option<f64>,
+    /// For how many milliseconds it will hold its permit, as far as known.
+    pub hold_ms: Option<f64>,
+}
+
+impl<'a> Work<'a> {
+    /// Work for this key that costs 1.
+    #[must_use]
+    pub const fn new(policy: &'a str, key: &'a str) -> Self {
+        Self { policy, key, cost: Cost::ONE, value: None, hold_ms: None }
+    }
+
+    fn request(&self) -> Request<'a> {
+        let (value, hold_ms) = (self.value, self.hold_ms);
+        let request = Request::new(self.key).cost(self.cost.units());
+        Request { value, hold_ms, ..request }
+    }
+}
 
 /// What an admission decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,149 +66,209 @@ pub struct Admitted {
     pub decision: Decision,
     /// The axis that denied, if one did.
     pub binding: Option<Axis>,
+    /// What each axis said that was asked.
+    pub verdicts: Verdicts,
     /// What is held, if the work may start.
     pub lease: Option<Lease>,
-    /// Where the rate axis was decided.
+    /// Where rate and cost were decided.
     pub source: Source,
 }
 
-/// What a decision is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Axis {
-    /// How often.
-    Rate,
-    /// How many at once.
-    Concurrency,
-    /// Whether the process can take it on at all.
-    Load,
-}
-
-impl Axis {
-    /// The word for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rate => "rate",
-            Self::Concurrency => "concurrency",
-            Self::Load => "load",
-        }
+impl Admitted {
+    fn new(verdicts: Verdicts, lease: Option<Lease>, source: Source) -> Self {
+        let (decision, binding) = (verdicts.decision(), verdicts.binding());
+        Self { decision, binding, verdicts, lease, source }
     }
 }
 
-/// The concurrency axis of one policy, ready to decide.
+/// What decides the admissions of one policy.
 #[derive(Debug)]
-pub(super) enum Gated {
-    /// In this process alone.
-    Here(Gate),
-    /// As one node of a fleet.
-    Fleet(FleetGate),
+pub(super) struct Admits {
+    admitter: Admitter<Axes>,
+    /// For how long what is admitted is held; nothing if it holds nothing.
+    term: Option<Term>,
+    /// How long a reservation lives that must be renewed in its accounts.
+    renewed: Option<Span>,
 }
 
-impl Gated {
-    /// The axis in this process; a fleet of one if it is distributed.
-    pub(super) fn here(
-        config: &Config,
+impl Admits {
+    /// For a policy that Admit decides on these axes; `None` for others.
+    pub(super) fn new(
         policy: &PolicyConfig,
-        gate: &GateConfig,
-        clock: &SharedClock,
-        node: &Node,
-    ) -> Result<Self, Invalid> {
-        let coordinator = MemoryCoordinator::new(Arc::clone(clock));
-        Self::on(config, policy, gate, coordinator, node)
-    }
-
-    /// The axis of an instance that meets others at this coordinator.
-    pub(super) fn on(
-        config: &Config,
-        policy: &PolicyConfig,
-        gate: &GateConfig,
-        coordinator: impl Coordinator + 'static,
-        node: &Node,
-    ) -> Result<Self, Invalid> {
-        // Instances must not recalibrate at the same time.
-        let limit = admittance::gate::LimitRules { seed: node.incarnation(), ..gate.limit };
-        let Some(fleet) = &gate.fleet else { return Gate::new(limit).map(Self::Here) };
-        let settings = FleetSettings {
-            fleet: fleet_name(config, policy, fleet),
-            // Each gate counts for itself: two of one fleet in one process are two nodes.
-            node: incarnate(node),
-            rules: fleet.rules,
-            member: fleet.member,
-            heartbeat: fleet.heartbeat,
-            deadline: Span::from_us(fleet.heartbeat.us() / 2),
-        };
-        let gate = Gate::new(limit)?;
-        Ok(Self::Fleet(FleetGate::start(gate, coordinator, settings, BootClock)))
-    }
-
-    fn acquire(&self) -> Result<Permit, Refused> {
-        self.gate().acquire()
-    }
-
-    /// The gate itself.
-    pub(super) const fn gate(&self) -> &Gate {
-        match self {
-            Self::Here(gate) => gate,
-            Self::Fleet(fleet) => fleet.gate(),
+        gate: Option<&Gated>,
+        axes: impl FnOnce() -> Axes,
+    ) -> Result<Option<Self>, Invalid> {
+        if gate.is_none() && !policy.is_admission() {
+            return Ok(None);
         }
+        let axes = axes();
+        // In this process it lives as long as its lease does.
+        let renewed = policy.reservation_ttl().filter(|_| !axes.is_at_once());
+        let mut admitter = Admitter::new(axes).atomicity(policy.atomicity);
+        if let Some(gate) = gate {
+            admitter = admitter.concurrency(gate.gate().clone());
+        }
+        if let Some(joint) = &policy.joint {
+            admitter = admitter.joint(match joint.refine {
+                Some(rules) => Joint::refined(joint.prior, rules),
+                None => Joint::given(joint.prior),
+            });
+        }
+        let term = policy.lease_ttl().map(|ttl| Term { ttl, hold: policy.hold_max() });
+        Ok(Some(Self { admitter: admitter.build()?, term, renewed }))
     }
 
-    /// Has it leave its fleet; to be followed by [`close`](Self::close).
-    pub(super) fn begin_close(&self) {
-        if let Self::Fleet(fleet) = self {
-            fleet.begin_close();
-        }
+    /// Whether the work is worth its price, as far as is known before it is recorded.
+    fn is_worth(&self, work: &Work<'_>) -> bool {
+        let bid = || Bid::new(work.value, work.cost.units(), work.hold_ms);
+        self.admitter.joint().is_none_or(|joint| joint.prices().admits(&bid()))
     }
 
-    pub(super) async fn close(&self) {
-        if let Self::Fleet(fleet) = self {
-            // If it cannot be said, the share ends by itself.
-            let _ = fleet.close().await;
-        }
+    fn renewing(&self, admission: &Admission<Axes>, key: &str) -> Option<Renewing> {
+        let (ttl, lease) = (self.renewed?, admission.lease()?);
+        let (admitter, key) = (self.admitter.clone(), key.as_bytes().into());
+        Some(Renewing { admitter, key, lease, ttl })
     }
+}
+
+/// Admissions that were decided without asking an [`Admitter`]: by load, or of a policy that limits
+/// nothing else.
+#[derive(Debug, Default)]
+pub(super) struct Unasked {
+    admitted: AtomicU64,
+    shed: AtomicU64,
 }
 
 impl Service {
-    /// Decides whether a piece of work may start, and holds its place if it may.
+    /// Decides whether a piece of work of cost 1 may start, and holds what it takes if it may.
     ///
     /// # Errors
-    /// An unknown policy, one without concurrency, a key that is too long, a store that could not
-    /// answer; then nothing is held.
+    /// As [`admit_work`](Self::admit_work).
     pub async fn admit(&self, policy: &str, key: &str) -> Result<Admitted, Refusal> {
-        let policy = self.policy(policy)?;
-        let key = bounded(key)?;
-        let gated = policy.gate.as_ref().zip(policy.config.concurrency.as_ref());
-        if gated.is_none() && !policy.is_load_only() {
+        self.admit_work(&Work::new(policy, key)).await
+    }
+
+    /// Decides whether a piece of work may start, and holds what it takes if it may.
+    ///
+    /// # Errors
+    /// An unknown policy, one that is not for admissions, a key that is too long, a cost that no
+    /// account counts, a store that could not answer; then nothing is held.
+    pub async fn admit_work(&self, work: &Work<'_>) -> Result<Admitted, Refusal> {
+        let policy = self.admitting(work)?;
+        let key = work.key;
+        let admits = policy.admits.as_ref();
+        if admits.is_none_or(|admits| admits.is_worth(work))
+            && let Some(Decided { decision, source }) = self.shed(policy, key)?
+        {
+            policy.unasked.shed.fetch_add(1, Ordering::Relaxed);
+            let verdicts = Verdicts::NONE.with(Axis::Load, decision);
+            return Ok(Admitted::new(verdicts, None, source));
+        }
+        let Some(admits) = admits else {
+            // Nothing is held.
+            policy.unasked.admitted.fetch_add(1, Ordering::Relaxed);
+            let verdicts = Verdicts::NONE.with(Axis::Load, self.unlimited());
+            return Ok(Admitted::new(verdicts, None, Source::Node));
+        };
+        let mut request = work.request();
+        // Others debit and settle by the lease's own number, so it has one before it is asked for.
+        let named = policy.has_cost_axis().then(|| self.leases.name());
+        if let Some(named) = &named {
+            request = request.lease(named.code());
+        }
+        let decided = admits.admitter.admit(request).await;
+        let (verdicts, lease, source) = match decided.map_err(|error| policy.failed(error))? {
+            Admitting::Denied(denial) => {
+                let source = match denial.binding() {
+                    // Places and prices are nobody else's.
+                    None | Some(Axis::Concurrency) => Source::Store,
+                    _ => denial.source(),
+                };
+                (denial.verdicts(), None, source)
+            }
+            Admitting::Admitted(admission) => {
+                let (verdicts, source) = (admission.verdicts(), admission.source());
+                let lease = admits.term.map(|term| {
+                    let named = named.unwrap_or_else(|| self.leases.name());
+                    let renewing = admits.renewing(&admission, key);
+                    self.leases.give(&named, admission, term, renewing)
+                });
+                (verdicts, lease, source)
+            }
+        };
+        Ok(Admitted::new(self.with_load(policy, verdicts), lease, source))
+    }
+
+    /// What an admission would be told now, what each axis sees, and what would have to be
+    /// otherwise. Charges nothing and holds nothing.
+    ///
+    /// Load that is shed by chance, and a rate that is leased or shared among tenants, cannot be
+    /// looked at: they are absent.
+    ///
+    /// # Errors
+    /// As [`admit_work`](Self::admit_work), and a store that could not be looked up.
+    pub async fn explain(&self, work: &Work<'_>) -> Result<Explanation, Refusal> {
+        let policy = self.admitting(work)?;
+        let mut explained = match &policy.admits {
+            Some(admits) => {
+                let explained = admits.admitter.explain(work.request()).await;
+                explained.map_err(|error| policy.failed(error))?
+            }
+            None => Explanation {
+                verdicts: Verdicts::NONE,
+                seen: Verdicts::NONE,
+                worth: None,
+                cost_max: None,
+                source: Source::Node,
+            },
+        };
+        if let Some(said) = self.seen_load(policy, work.key) {
+            explained.seen = explained.seen.with(Axis::Load, said);
+            explained.verdicts = match (explained.verdicts.is_policy_denied(), said.is_admit()) {
+                (true, _) => explained.verdicts,
+                (false, true) => explained.verdicts.with(Axis::Load, said),
+                (false, false) => Verdicts::NONE.with(Axis::Load, said),
+            };
+        }
+        Ok(explained)
+    }
+
+    /// The policy, if it is one for admissions and the work one that it can judge.
+    fn admitting(&self, work: &Work<'_>) -> Result<&Policy, Refusal> {
+        let policy = self.policy(work.policy)?;
+        bounded(work.key)?;
+        if policy.admits.is_none() && !policy.is_load_only() {
             return Err(policy.cannot(Operation::Admit));
         }
-        if let Some(Decided { decision, source }) = self.shed(policy, key)? {
-            return Ok(Admitted { decision, binding: Some(Axis::Load), lease: None, source });
+        let units = work.cost.units();
+        if policy.has_cost_axis() && units > Budget::UNITS_MAX {
+            return Err(Refusal::UnitsOutOfRange { given: units.cast_signed() });
         }
-        let Some((gated, config)) = gated else {
-            // Nothing is held.
-            let decision = self.unlimited();
-            return Ok(Admitted { decision, binding: None, lease: None, source: Source::Node });
-        };
-        let permit = match gated.acquire() {
-            Ok(permit) => permit,
-            Err(refused) => return Ok(self.refused(refused)),
-        };
-        let places = self.places(gated.gate().snapshot());
-        let Some(rate) = &policy.rate else {
-            return Ok(self.admitted(permit, config, places, Source::Store));
-        };
-        // A request counts once on the rate axis, whatever it costs.
-        let decided = rate.check(key, Cost::ONE).await;
-        let decided = decided.map_err(|why| policy.unanswered(why, Operation::Admit))?;
-        // The rate's store is not the work: how slow it is says nothing about the backend.
-        let permit = permit.started_now();
-        let decision = places.combine(decided.decision);
-        if decided.decision.is_admit() {
-            return Ok(self.admitted(permit, config, decision, decided.source));
+        Ok(policy)
+    }
+
+    /// With what the load axis said of one that went on: nothing, if the policy has none.
+    fn with_load(&self, policy: &Policy, verdicts: Verdicts) -> Verdicts {
+        let has_load = self.shedder().is_some() && policy.config.load.is_some();
+        match has_load && !verdicts.is_policy_denied() {
+            true => verdicts.with(Axis::Load, Decision::NEUTRAL),
+            false => verdicts,
         }
-        permit.ignore();
-        Ok(Admitted { decision, binding: Some(Axis::Rate), lease: None, source: decided.source })
+    }
+
+    /// What the load axis would say, if the policy has one that does not go by chance.
+    fn seen_load(&self, policy: &Policy, key: &str) -> Option<Decision> {
+        let load = policy.config.load.filter(|load| load.by == LoadBy::Key)?;
+        let class: Class = load.class;
+        let shedder = self.shedder()?;
+        Some(match shedder.would_reject(class, key) {
+            true => shedder.denial(self.now()),
+            false => Decision::NEUTRAL,
+        })
+    }
+
+    fn now(&self) -> Micros {
+        self.leases.now()
     }
 
     /// Ends a lease. One that has ended already stays so.
@@ -187,7 +291,7 @@ impl Service {
         Ok(self.leases.heartbeat(leases).await)
     }
 
-    /// Takes back what nobody was heard of in time; says how many permits that were.
+    /// Takes back what nobody was heard of in time; says how many leases that were.
     pub fn sweep(&self) -> usize {
         self.leases.sweep()
     }
@@ -214,7 +318,7 @@ impl Service {
 
     /// Sweeps and collects for as long as it is polled.
     pub async fn tend(&self) {
-        if !self.policies.values().any(|policy| policy.gate.is_some()) {
+        if !self.policies.values().any(Policy::gives_leases) {
             return std::future::pending().await;
         }
         let sweeping = async {
@@ -240,75 +344,56 @@ impl Service {
         }
     }
 
-    fn admitted(
-        &self,
-        permit: Permit,
-        config: &GateConfig,
-        decision: Decision,
-        source: Source,
-    ) -> Admitted {
-        // Longer than that nobody keeps its place after this instance is gone.
-        let fleet = config.fleet.as_ref().map(|fleet| fleet.rules);
-        let hold = fleet.filter(|rules| rules.handoff).map(|rules| rules.max_hold);
-        let hold = hold.filter(|hold| *hold > Span::ZERO);
-        let lease = self.leases.give(permit, config.lease_ttl, hold);
-        Admitted { decision, binding: None, lease: Some(lease), source }
-    }
-
-    fn refused(&self, refused: Refused) -> Admitted {
-        let decision = Decision {
-            outcome: Outcome::Deny(Retry::After(refused.retry)),
-            limit: u64::from(refused.limit),
-            remaining: 0,
-            reset_at: self.leases.now(),
-        };
-        let binding = Some(Axis::Concurrency);
-        Admitted { decision, binding, lease: None, source: Source::Store }
-    }
-
-    /// The concurrency axis as a decision: a place becomes free when work ends, not with time.
-    fn places(&self, word: Word) -> Decision {
-        let ceiling = u64::from(word.ceiling());
-        Decision {
-            outcome: Outcome::Admit,
-            limit: ceiling,
-            remaining: ceiling.saturating_sub(u64::from(word.in_flight())),
-            reset_at: self.leases.now(),
-        }
+    /// Waits until the accounts know of every lease that has ended so far, or could not be told.
+    pub async fn all_told(&self) {
+        self.leases.all_told().await;
     }
 }
 
 impl Policy {
-    /// Its gate, if it has a concurrency axis.
+    /// How often its admissions were decided in which way; nothing if it is not for admissions.
     #[must_use]
-    pub fn gate(&self) -> Option<&Gate> {
-        self.gate.as_ref().map(Gated::gate)
-    }
-
-    /// Its part in a fleet, if it has one.
-    #[must_use]
-    pub const fn fleet_gate(&self) -> Option<&FleetGate> {
-        match &self.gate {
-            Some(Gated::Fleet(fleet)) => Some(fleet),
-            _ => None,
+    pub fn admissions(&self) -> Option<AdmitterStats> {
+        if self.admits.is_none() && !self.is_load_only() {
+            return None;
         }
+        let asked = self.admits.as_ref().map(|admits| admits.admitter.stats());
+        let mut stats = asked.unwrap_or_default();
+        stats.admitted += self.unasked.admitted.load(Ordering::Relaxed);
+        stats.denied[Axis::Load as usize] += self.unasked.shed.load(Ordering::Relaxed);
+        Some(stats)
+    }
+
+    pub(super) fn gives_leases(&self) -> bool {
+        self.admits.as_ref().is_some_and(|admits| admits.term.is_some())
+    }
+
+    /// Whether Admit charges a budget of it.
+    fn has_cost_axis(&self) -> bool {
+        self.config.cost.as_ref().is_some_and(|cost| cost.is_axis)
     }
 }
 
-/// What a policy's fleet is called: what the block says, or the policy's own name in the store. A
-/// prefix that is the default of all policies is no name for a fleet.
-fn fleet_name(config: &Config, policy: &PolicyConfig, fleet: &FleetConfig) -> Box<str> {
-    match (&fleet.prefix, &policy.prefix, &config.default_prefix) {
-        (Some(prefix), _, _) | (None, Some(prefix), _) => prefix.as_str().into(),
-        (None, None, Some(default)) => format!("{default}:{}", policy.name).into(),
-        (None, None, None) => policy.name.as_str().into(),
+impl PolicyConfig {
+    /// How long an admission is held without being heard of; nothing if it holds nothing.
+    pub(super) fn lease_ttl(&self) -> Option<Span> {
+        let cost = self.cost.as_ref().filter(|cost| cost.is_axis).map(|cost| cost.lease_ttl);
+        self.concurrency.as_ref().map(|gate| gate.lease_ttl).or(cost)
     }
-}
 
-/// The same node in an incarnation of its own.
-fn incarnate(node: &Node) -> Node {
-    let incarnation = std::hash::RandomState::new().hash_one(node.incarnation());
-    Node::new(node.id(), incarnation).unwrap_or_else(|_| node.clone())
+    /// How long the reservation of an admission is kept without being heard of: not shorter than
+    /// the lease whose heartbeats renew it.
+    pub(super) fn reservation_ttl(&self) -> Option<Span> {
+        let cost = self.cost.as_ref().filter(|cost| cost.is_axis)?.lease_ttl;
+        Some(self.lease_ttl().map_or(cost, |lease| cost.max(lease)))
+    }
+
+    /// For how long a place may be held at most: longer than that nobody keeps it after this
+    /// instance is gone.
+    fn hold_max(&self) -> Option<Span> {
+        let fleet = self.concurrency.as_ref()?.fleet.as_ref()?.rules;
+        Some(fleet.max_hold).filter(|hold| fleet.handoff && *hold > Span::ZERO)
+    }
 }
 
 /// How often permits are taken back whose holders are gone.

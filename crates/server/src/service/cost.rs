@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use admittance::budget::{
-    Act, Answered, BookedBy, Budget, Charge, Entry, Flow, LeaseKey, MemoryAccounts, Settlement,
-    SharedAccounts,
+    Act, Answered, BookedBy, Budget, Budgets, Charge, Entry, Flow, LeaseKey, MemoryAccounts,
+    Settlement, SharedAccounts,
 };
 use admittance::learn::reserve::{ReserveRules, Sizes, Weights};
 use admittance::{Cost, Decided, Decision, Micros, Source, Span, StoreError};
 
+use super::axes::{Kept, Purse};
 use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
 use crate::config::{CostConfig, ReserveConfig};
+use crate::lease_id::LeaseId;
 use crate::store::AnyStore;
 
 /// What is asked of the accounts that a key has with a policy.
@@ -150,6 +152,22 @@ impl Costed {
         }
     }
 
+    /// As the cost axis of an admission, if it is one, with reservations that live so long.
+    pub(super) fn purse(&self, ledger: &Ledger, ttl: Option<Span>) -> Option<Purse> {
+        let ttl = ttl.filter(|_| self.config.is_axis)?;
+        let budgets: Vec<Budget> = self.config.budgets.iter().map(|(_, budget)| *budget).collect();
+        let budgets = Budgets::new(&*self.name, budgets).expect("the reader has built it once");
+        let kept = match &self.shared {
+            Some(shared) => Kept::There(Arc::clone(shared)),
+            None => Kept::Here(Arc::clone(&ledger.here)),
+        };
+        Some(Purse { kept, budgets, ttl })
+    }
+
+    pub(super) const fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// Whether its accounts are charged in the same place as another's, by the same rules.
     fn is_with(&self, other: &Self) -> bool {
         match (&self.shared, &other.shared) {
@@ -164,13 +182,13 @@ impl Costed {
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// Accounts of this process alone.
-    here: MemoryAccounts<SharedClock>,
+    pub(super) here: Arc<MemoryAccounts<SharedClock>>,
     ignored: AtomicU64,
 }
 
 impl Ledger {
-    pub(super) const fn new(here: MemoryAccounts<SharedClock>) -> Self {
-        Self { here, ignored: AtomicU64::new(0) }
+    pub(super) fn new(here: MemoryAccounts<SharedClock>) -> Self {
+        Self { here: Arc::new(here), ignored: AtomicU64::new(0) }
     }
 }
 
@@ -397,6 +415,14 @@ pub(crate) fn parse_lease(text: &str) -> Result<LeaseKey, Refusal> {
     let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = is_ours.then(|| u128::from_str_radix(text, 16).ok()).flatten();
     number.map(LeaseKey).ok_or(Refusal::LeaseMalformed)
+}
+
+/// The lease of a reservation, or of an admission with one, as the wire wrote it.
+///
+/// # Errors
+/// [`Refusal::LeaseMalformed`].
+pub(crate) fn parse_held(text: &str) -> Result<LeaseKey, Refusal> {
+    LeaseId::parse(text).map_or_else(|| parse_lease(text), |id| Ok(id.code()))
 }
 
 impl fmt::Debug for Costed {

@@ -71,7 +71,8 @@ impl Service {
     ) -> Result<Lent, Refusal> {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
-        let (Some(Rate::Tiered(tier)), true) = (&policy.rate, policy.is_federated()) else {
+        let (Some(Rate::Tiered(tier)), true) = (policy.rate.as_deref(), policy.is_federated())
+        else {
             return Err(policy.cannot(Operation::Reserve));
         };
         let window = match *tier.shared().strategy() {

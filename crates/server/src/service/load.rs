@@ -7,8 +7,8 @@
 //! # Guarantee
 //! - What is shed has charged nothing and holds nothing.
 //! - A call that can be decided counts once among what is offered, whoever judges it; a batch is
-//!   one call. One that is refused before it is judged here, for its policy's name or its key, does
-//!   not count.
+//!   one call. One that is refused before it is judged here, for its policy's name, its key or
+//!   what it is worth, does not count.
 //!
 //! # Proven by
 //! `tests/load.rs`.

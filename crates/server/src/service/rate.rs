@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use admittance::admission::Rates;
 use admittance::two_tier::TwoTier;
 use admittance::{
     Builtin, Cost, Decided, Decision, Forecast, Limiter, SharedLimiter, Source, StoreError,
@@ -20,7 +21,7 @@ pub(super) enum Rate {
     /// In this process, which always answers.
     Here(Here),
     /// In a shared store.
-    There(Box<SharedLimiter<AnyStore>>),
+    There(Arc<SharedLimiter<AnyStore>>),
     /// In a store, with a tier before it in this process.
     Tiered(Arc<Tiered>),
     /// In one budget that they share, wherever that is.
@@ -33,7 +34,7 @@ pub(super) struct Here {
     clock: SharedClock,
     /// Made when first asked: a limiter reserves room for its keys, and a file may have thousands
     /// of policies that this process never sees a request for.
-    limiter: OnceLock<Limiter<Builtin, SharedClock>>,
+    limiter: OnceLock<Arc<Limiter<Builtin, SharedClock>>>,
 }
 
 /// Why a policy did not decide.
@@ -55,26 +56,27 @@ impl Here {
         Self { config: config.clone(), clock, limiter: OnceLock::new() }
     }
 
-    fn limiter(&self) -> &Limiter<Builtin, SharedClock> {
+    pub(super) fn limiter(&self) -> &Arc<Limiter<Builtin, SharedClock>> {
         self.limiter.get_or_init(|| {
-            Limiter::builder(self.config.strategy)
+            let limiter = Limiter::builder(self.config.strategy)
                 .max_keys(self.config.max_keys)
                 .on_full(self.config.on_full)
                 .clock(Arc::clone(&self.clock))
-                .build()
+                .build();
+            Arc::new(limiter)
         })
     }
 }
 
 impl Rate {
-    pub(super) async fn check(&self, key: &str, cost: Cost) -> Result<Decided, Unanswered> {
+    pub(super) async fn check(&self, key: &[u8], cost: Cost) -> Result<Decided, StoreError> {
         match self {
             Self::Here(here) => {
                 let decision = here.limiter().check_cost(key, cost);
                 Ok(Decided { decision, source: Source::Store })
             }
-            Self::There(limiter) => Ok(limiter.check(key.as_bytes(), cost).await?),
-            Self::Tiered(tier) => Ok(tier.check(key.as_bytes(), cost).await?),
+            Self::There(limiter) => limiter.check(key, cost).await,
+            Self::Tiered(tier) => tier.check(key, cost).await,
             Self::Together(escrow) => Ok(escrow.check(key, cost).await),
         }
     }
@@ -122,5 +124,25 @@ impl Rate {
             Self::Tiered(tier) => tier.shared().answered_by_fail_mode(),
             Self::Together(escrow) => escrow.answered_by_fail_mode(),
         }
+    }
+}
+
+/// As the rate axis of an admission whose cost is kept elsewhere.
+impl Rates for Rate {
+    async fn charge(&self, key: &[u8]) -> Result<Decided, StoreError> {
+        self.check(key, Cost::ONE).await
+    }
+
+    async fn look(&self, key: &[u8]) -> Result<Decided, StoreError> {
+        match self {
+            Self::Here(here) => here.limiter().look(key).await,
+            Self::There(limiter) => limiter.look(key).await,
+            Self::Tiered(_) | Self::Together(_) => Err(StoreError::NotLeasable),
+        }
+    }
+
+    /// What is leased can only be spent, and a tenant's part is decided by asking for it.
+    fn can_look(&self) -> bool {
+        matches!(self, Self::Here(_) | Self::There(_))
     }
 }

@@ -101,7 +101,7 @@ pub enum Refusal {
         policy: String,
     },
     /// What should name a lease does not.
-    #[error("lease_id is not one that Reserve has given")]
+    #[error("lease_id is not one that Reserve or Admit has given")]
     LeaseMalformed,
     /// The key is too long.
     #[error("the key has {length} bytes; the most is {KEY_MAX}")]
