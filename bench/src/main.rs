@@ -3,11 +3,12 @@
 //! `cargo run --release -p admittance-bench -- inproc` measures what runs in this process,
 //! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
 //! `-- concurrency` what a permit costs and what an inferred limit makes of it, `-- cost` what
-//! debits and reservations cost, `-- load` what shedding does. The first two write JSON beside
-//! their tables.
+//! debits and reservations cost, `-- load` what shedding does, `-- admission` what one decision
+//! over all axes costs. The first two write JSON beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
+mod admission;
 mod bound;
 mod concurrency;
 mod contenders;
@@ -60,6 +61,14 @@ fn main() -> ExitCode {
         ["load", "--only", name @ ("reject" | "probes" | "service")] => {
             load::run(load::FULL, name);
         }
+        ["admission"] => admission::run(admission::FULL, ""),
+        ["admission", "--quick"] => admission::run(admission::QUICK, ""),
+        ["admission", "--quick", "--only", name @ ("inproc" | "stores")] => {
+            admission::run(admission::QUICK, name);
+        }
+        ["admission", "--only", name @ ("inproc" | "stores")] => {
+            admission::run(admission::FULL, name);
+        }
         ["backend", places] => match places.parse() {
             Ok(places) => concurrency::closed_loop::backend(places),
             Err(_) => return ExitCode::from(2),
@@ -78,6 +87,7 @@ fn main() -> ExitCode {
             );
             eprintln!("       admittance-bench cost [--quick] [--only inproc|service|stores]");
             eprintln!("       admittance-bench load [--quick] [--only reject|probes|service]");
+            eprintln!("       admittance-bench admission [--quick] [--only inproc|stores]");
             return ExitCode::from(2);
         }
     }

@@ -75,9 +75,16 @@ impl Verdicts {
     /// Refused by what the request is worth, before any axis was asked.
     pub const POLICY_DENIED: Self = Self { is_policy_denied: true, ..Self::NONE };
 
-    /// With what this axis said.
-    pub const fn with(mut self, axis: Axis, decision: Decision) -> Self {
+    /// Adds what this axis said.
+    #[inline]
+    pub const fn add(&mut self, axis: Axis, decision: Decision) {
         self.each[axis as usize] = Some(decision);
+    }
+
+    /// With what this axis said.
+    #[inline]
+    pub const fn with(mut self, axis: Axis, decision: Decision) -> Self {
+        self.add(axis, decision);
         self
     }
 
@@ -88,6 +95,7 @@ impl Verdicts {
     }
 
     /// What those that were asked said, in order.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (Axis, Decision)> {
         Axis::ALL.into_iter().zip(self.each).filter_map(|(axis, said)| Some((axis, said?)))
     }
@@ -104,12 +112,14 @@ impl Verdicts {
     }
 
     /// Whether the work may start.
+    #[inline]
     #[must_use]
     pub fn is_admit(&self) -> bool {
         !self.is_policy_denied && self.binding().is_none()
     }
 
     /// The first axis that denied.
+    #[inline]
     #[must_use]
     pub fn binding(&self) -> Option<Axis> {
         self.iter().find(|(_, said)| !said.is_admit()).map(|(axis, _)| axis)

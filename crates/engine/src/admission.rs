@@ -232,28 +232,34 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
     /// # Errors
     /// Nobody could answer, not even by fail mode: the ask itself is wrong. Nothing is held then.
     #[inline]
-    pub async fn admit(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
-        #[cfg(feature = "tracing")]
-        {
-            use tracing::Instrument as _;
-            let span = span();
-            let decided = self.decide(request).instrument(span.clone()).await;
-            if let Ok(decided) = &decided {
-                span.record(SPAN_AXIS, decided.verdicts().label());
-                span.record(SPAN_ALLOWED, decided.is_admit());
-            }
-            decided
-        }
+    pub fn admit<'a>(
+        &'a self,
+        request: Request<'a>,
+    ) -> impl Future<Output = Result<Admitting<X, G>, StoreError>> + Send {
         #[cfg(not(feature = "tracing"))]
-        self.decide(request).await
+        return self.decide(request);
+        #[cfg(feature = "tracing")]
+        self.traced(request)
+    }
+
+    #[cfg(feature = "tracing")]
+    async fn traced(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
+        use tracing::Instrument as _;
+        let span = span();
+        let decided = self.decide(request).instrument(span.clone()).await;
+        if let Ok(decided) = &decided {
+            span.record(SPAN_AXIS, decided.verdicts().label());
+            span.record(SPAN_ALLOWED, decided.is_admit());
+        }
+        decided
     }
 
     #[inline]
     async fn decide(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
         let inner = &*self.0;
-        let (verdicts, permit) = match inner.begin(&request) {
-            Ok(begun) => begun,
-            Err(verdicts) => return Ok(inner.denied(verdicts, Source::Node)),
+        let mut verdicts = Verdicts::NONE;
+        let Begun::Asking(permit) = inner.begin(&request, &mut verdicts) else {
+            return Ok(inner.denied(verdicts, Source::Node));
         };
         let mut asking = Asking(permit);
         let lease = request.lease.unwrap_or_else(|| inner.charges.lease());
@@ -266,8 +272,8 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
                 return Err(error);
             }
         };
-        let verdicts = charged.verdicts(verdicts);
-        if !verdicts.is_admit() {
+        charged.add_to(&mut verdicts);
+        if !charged.is_admit() {
             drop(asking);
             return Ok(inner.denied(verdicts, charged.source));
         }
@@ -317,7 +323,8 @@ impl<X: AtOnce, G: GateClock> Admitter<X, G> {
     ///
     /// # Errors
     /// As [`admit`](Self::admit).
-    #[inline]
+    // An answer has some 400 bytes: inlined, they are written where they are wanted.
+    #[inline(always)]
     pub fn admit_sync(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
         at_once(self.admit(request))
     }
@@ -333,12 +340,18 @@ impl<X: AtOnce, G: GateClock> Admitter<X, G> {
 
 /// The answer of a future that is ready at once, as [`AtOnce`] promises. One that breaks the
 /// promise is dropped, which holds nothing.
-#[inline]
+#[inline(always)]
 fn at_once<T>(future: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => Err(StoreError::Unavailable),
     }
+}
+
+/// Whether rate and cost are still to be asked.
+enum Begun<G: GateClock> {
+    Asking(Option<Permit<G>>),
+    Denied,
 }
 
 /// A permit whose other axes have not admitted yet. Whatever happens to them, a panic included, it
@@ -357,28 +370,31 @@ impl<G: GateClock> Drop for Asking<G> {
 impl<X: Charges, G: GateClock> Inner<X, G> {
     /// What needs nobody else: worth, load and concurrency.
     #[inline]
-    #[expect(clippy::result_large_err, reason = "a box would be allocated")]
-    fn begin(&self, request: &Request<'_>) -> Result<(Verdicts, Option<Permit<G>>), Verdicts> {
+    fn begin(&self, request: &Request<'_>, verdicts: &mut Verdicts) -> Begun<G> {
         if let Some(joint) = &self.joint
             && !joint.admits(&request.bid(), || self.charges.now())
         {
-            return Err(Verdicts::POLICY_DENIED);
+            *verdicts = Verdicts::POLICY_DENIED;
+            return Begun::Denied;
         }
-        let mut verdicts = Verdicts::NONE;
         if let Some(load) = &self.load {
             if load.reject_key_as(request.class, request.key) {
-                return Err(verdicts.with(Axis::Load, load.denial(self.charges.now())));
+                verdicts.add(Axis::Load, load.denial(self.charges.now()));
+                return Begun::Denied;
             }
-            verdicts = verdicts.with(Axis::Load, Decision::NEUTRAL);
+            verdicts.add(Axis::Load, Decision::NEUTRAL);
         }
-        let Some(gate) = &self.gate else { return Ok((verdicts, None)) };
+        let Some(gate) = &self.gate else { return Begun::Asking(None) };
         let now = self.charges.now();
         match gate.acquire() {
             Ok(permit) => {
-                let said = places(gate.snapshot(), now);
-                Ok((verdicts.with(Axis::Concurrency, said), Some(permit)))
+                verdicts.add(Axis::Concurrency, places(gate.snapshot(), now));
+                Begun::Asking(Some(permit))
             }
-            Err(why) => Err(verdicts.with(Axis::Concurrency, refused(why, now))),
+            Err(why) => {
+                verdicts.add(Axis::Concurrency, refused(why, now));
+                Begun::Denied
+            }
         }
     }
 

@@ -52,6 +52,8 @@ pub(crate) use self::meter::fresh_lease;
 pub use self::meter::{Budgets, Meter, Payer, Reservation, Reserving};
 #[cfg(feature = "tokio")]
 pub use self::shared::SharedAccounts;
+#[cfg(feature = "tokio")]
+pub(crate) use self::shared::{give_up, is_known};
 use crate::{Source, Span, StoreError};
 
 /// Where accounts live.

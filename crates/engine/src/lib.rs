@@ -23,6 +23,8 @@ mod clock;
 mod coordinator;
 mod escrow;
 pub mod gate;
+#[cfg(feature = "tower")]
+pub mod http;
 mod key;
 mod limiter;
 pub mod load;

@@ -341,3 +341,107 @@ fn an_answer_about_load_allocates_nothing_whether_it_admits_or_refuses() {
     assert!(shedder.status().rejected > 1_000);
     assert!(of_load(&Remembers(shedder, std::cell::RefCell::default())) > 0);
 }
+
+/// All four axes in this process, with room for one at a time.
+mod admission {
+    use std::sync::Arc;
+
+    use admittance::admission::{Admitter, Admitting, Joint, Local, Request};
+    use admittance::budget::{Budget, Budgets};
+    use admittance::gate::{Gate, LimitRules, Permit};
+    use admittance::learn::price::Prices;
+    use admittance::load::{LoadRules, Probe, Shedder, Tasks, on_pool};
+    use admittance::{Atomicity, Builtin, Cadence, Limiter, ManualClock, Span, Window};
+
+    use super::{allocations, clock};
+
+    type Composed = Admitter<Local<Builtin, ManualClock>>;
+
+    fn composed(shedder: &Shedder, limit: u64, units: u64, atomicity: Atomicity) -> Composed {
+        let (clock, minute) = (clock(), Span::from_secs(60));
+        let limiter = Limiter::builder(Builtin::from(Window::fixed(limit, minute).unwrap()));
+        let limiter = limiter.clock(clock.clone()).build();
+        let budgets = [Budget::new(units, Cadence::every(minute)).unwrap()];
+        let budgets = Budgets::new("tokens", budgets).unwrap();
+        let axes = Local::on(clock).rate(limiter).cost(&budgets);
+        let gate = Gate::new(LimitRules::fixed(1)).unwrap();
+        let joint = Joint::given(Prices::given(0.5, 0.0, 0.0).unwrap());
+        let admitter = Admitter::new(axes).load(shedder.clone()).concurrency(gate);
+        admitter.joint(joint).atomicity(atomicity).build().unwrap()
+    }
+
+    /// One that sheds nearly everything, as long as what is given with it lives.
+    fn behind() -> (Shedder, impl Sized) {
+        let clock = clock();
+        let shedder = Shedder::with_clock(LoadRules::default(), Arc::new(clock.clone())).unwrap();
+        let mut held = Vec::new();
+        let executor = on_pool(move |probe: Probe| held.push(probe), Tasks::default);
+        let mut driver = shedder.drive(executor, Arc::new(clock.clone())).unwrap();
+        while shedder.percent() > 1 {
+            driver.step();
+            clock.advance(Span::from_ms(10));
+        }
+        (shedder, driver)
+    }
+
+    /// How often many asks allocate once the key is known, and under which label they are told.
+    fn asked(admitter: &Composed, request: Request<'_>) -> (u64, &'static str) {
+        let mut label = "nobody asked";
+        let mut ask = || match admitter.admit_sync(request).unwrap() {
+            Admitting::Admitted(work) => {
+                label = work.verdicts().label();
+                work.finish();
+            }
+            Admitting::Denied(denied) => label = denied.verdicts().label(),
+        };
+        (0..100).for_each(|_| ask());
+        (allocations(|| (0..1_000).for_each(|_| ask())), label)
+    }
+
+    const MUCH: u64 = 1_000_000;
+
+    #[test]
+    fn an_admission_over_all_four_axes_allocates_nothing_from_its_beginning_to_its_end() {
+        let key = [b'k'; 64];
+        for atomicity in [Atomicity::All, Atomicity::PerAxis] {
+            let quiet = Shedder::new(LoadRules::default()).unwrap();
+            let admitter = composed(&quiet, MUCH, MUCH, atomicity);
+            for length in [1, 16, 64] {
+                let request = Request::new(&key[..length]).cost(3);
+                assert_eq!(asked(&admitter, request), (0, ""), "{length} bytes, {atomicity:?}");
+            }
+            // Debited, settled and dropped likewise.
+            let streams = || {
+                for _ in 0..1_000 {
+                    let got = admitter.admit_sync(Request::new(&key).cost(3)).unwrap();
+                    let Admitting::Admitted(mut work) = got else { panic!("there is room") };
+                    let _ = work.debit_sync(2).unwrap();
+                    let _ = work.settle_sync(2).unwrap();
+                    drop(work);
+                }
+            };
+            assert_eq!(allocations(streams), 0);
+            // The same lines see a key that must be copied.
+            let (allocated, _) = asked(&admitter, Request::new(&[b'k'; 65]).cost(3));
+            assert!(allocated >= 1_000, "{allocated}");
+        }
+    }
+
+    #[test]
+    fn a_denial_by_any_axis_or_by_worth_allocates_nothing() {
+        let (shedder, _driver) = behind();
+        let quiet = Shedder::new(LoadRules::default()).unwrap();
+        let request = Request::new("ann").cost(3);
+        for atomicity in [Atomicity::All, Atomicity::PerAxis] {
+            let of = |shedder, limit, units| composed(shedder, limit, units, atomicity);
+            assert_eq!(asked(&of(&shedder, MUCH, MUCH), request), (0, "load"));
+            let full = of(&quiet, MUCH, MUCH);
+            let held: Permit = full.gate().unwrap().acquire().unwrap();
+            assert_eq!(asked(&full, request), (0, "concurrency"));
+            drop(held);
+            assert_eq!(asked(&of(&quiet, 10, MUCH), request), (0, "rate"));
+            assert_eq!(asked(&of(&quiet, MUCH, 10), request), (0, "cost"));
+            assert_eq!(asked(&full, request.value(0.25)), (0, "policy"));
+        }
+    }
+}

@@ -56,8 +56,17 @@ async fn server_with(
         }
     };
     let busy = || async { (StatusCode::SERVICE_UNAVAILABLE, "not now") };
+    let sized = || async {
+        let (frames, sent) = mpsc::unbounded_channel();
+        frames.send(Ok(Frame::data(Bytes::from("four")))).unwrap();
+        // Whoever asks for more waits.
+        tokio::spawn(async move { frames.closed().await });
+        let body = Body::new(Sent(sent));
+        Response::builder().header("content-length", "4").body(body).unwrap()
+    };
     let app = Router::new()
         .route("/", get(|| async { "done" }))
+        .route("/sized", get(sized))
         .route("/empty", get(|| async { StatusCode::NO_CONTENT }))
         .route("/busy", get(busy))
         .route("/stream", get(stream));
@@ -94,6 +103,15 @@ async fn until(what: impl Fn() -> bool) {
 
 fn gate() -> Gate {
     Gate::new(LimitRules::fixed(1)).unwrap()
+}
+
+#[tokio::test]
+async fn a_body_has_ended_when_all_of_its_length_was_sent() {
+    let gate = gate();
+    let (address, _) = server(GateLayer::new(gate.clone())).await;
+    assert!(answer(address, "/sized").await.ends_with("four"));
+    until(|| gate.stats().in_flight == 0).await;
+    assert_eq!((gate.stats().finished, gate.stats().ignored), (1, 0));
 }
 
 #[tokio::test]

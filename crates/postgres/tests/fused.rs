@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use admittance_testkit::{
     Departure, fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal_core,
+    joint_admits_less,
 };
 use common::{Path, Postgres};
 
@@ -21,6 +22,7 @@ fn postgres_decides_limits_and_budgets_together_as_core_does() {
     let held: Result<(), Departure> = admittance_testkit::block_on(async {
         fused_equal_core(&harness).await?;
         fused_denials_leave_no_trace(&harness).await?;
+        joint_admits_less(&harness).await?;
         fused_asks_are_atomic(&harness).await
     });
     held.unwrap();

@@ -12,13 +12,15 @@ use admittance_redis::{PolicyOptions, RedisStore, script_texts};
 use admittance_testkit::servers::{RedisCluster, RedisServer};
 use admittance_testkit::{
     Departure, fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal_core,
+    joint_admits_less,
 };
 use support::{OnServer, cluster_url, hourly, peek, runtime};
 
 async fn hold(harness: &OnServer) -> Result<(), Departure> {
     fused_asks_are_atomic(harness).await?;
     fused_denials_leave_no_trace(harness).await?;
-    fused_equal_core(harness).await
+    fused_equal_core(harness).await?;
+    joint_admits_less(harness).await
 }
 
 #[test]

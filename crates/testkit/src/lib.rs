@@ -4,7 +4,8 @@
 //! and run [`conformance`]. Each contract is also a function of its own. For a coordinator of
 //! fleets implement [`Fleets`] and run `coordinators_*`; for a relay implement [`Relays`] and run
 //! `relays_*`; for accounts of budgets implement [`Budgets`] and run `accounts_*`;
-//! for a store that decides limits and budgets in one step run `fused_*` beside [`conformance`].
+//! for a store that decides limits and budgets in one step run `fused_*` and [`joint_admits_less`]
+//! beside [`conformance`].
 //!
 //! # Guarantee
 //! A store that passes decides as `admittance-core` does, atomically, and forgets neither too
@@ -52,6 +53,7 @@ mod faulty;
 mod fleets;
 mod fused;
 mod groups;
+mod joint;
 mod leases;
 mod races;
 mod relays;
@@ -84,6 +86,7 @@ pub use fleets::{
 };
 pub use fused::{fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal_core};
 pub use groups::{groups_equal_core, many_keys_at_one_instant};
+pub use joint::joint_admits_less;
 pub use leases::leases_equal_core;
 pub use races::racing_callers_admit_exactly_the_burst;
 pub use relays::{Relays, relays_are_atomic, relays_are_bounded, relays_equal_memory};

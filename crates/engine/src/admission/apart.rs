@@ -8,7 +8,7 @@ use admittance_core::{Atomicity, Axis, Micros, Span, Strategy};
 
 use super::charges::{Charged, Charges, Charging, Metered, Telling};
 use super::local::{act, would};
-use crate::budget::{Accounts, Act, BookedBy, Budgets, Entry};
+use crate::budget::{Accounts, Act, BookedBy, Budgets, Entry, give_up, is_known};
 use crate::two_tier::TwoTier;
 use crate::{Clock, Decided, Limiter, PreciseClock, SharedLimiter, Source, Store, StoreError};
 
@@ -185,15 +185,7 @@ impl<A: Accounts + 'static> Drop for Reserved<'_, A> {
         if booked.is_some() {
             return;
         }
-        // Without a runtime to tell it in, the lease ends by itself.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let accounts = Arc::clone(self.purse.accounts);
-            let (budgets, key) = (self.purse.budgets.clone(), self.key.to_vec());
-            runtime.spawn(async move {
-                let charges = budgets.charges(&key, 0);
-                let _ = accounts.book(Entry { charges: &charges, act }).await;
-            });
-        }
+        give_up(self.purse.accounts, &charges, self.lease);
     }
 }
 
@@ -225,10 +217,10 @@ pub(super) async fn charge_apart<R: Rates, A: Accounts + 'static>(
         held.is_over = true;
         return Ok(both(said, &booked));
     }
-    // Somebody was faster. It is told before the answer is given; if it cannot be, or the caller
-    // goes away meanwhile, it is told in the background.
+    // Somebody was faster. It is told before the answer is given; if it cannot be, or is not known
+    // there yet, or the caller goes away meanwhile, it is told in the background.
     let cancelled = purse.book(ask.key, 0, Act::Abandon(ask.lease)).await;
-    held.is_over = cancelled.is_ok();
+    held.is_over = cancelled.is_ok_and(|cancelled| is_known(&cancelled.booked));
     Ok(Charged::from_rate(said.decision, said.source))
 }
 

@@ -73,6 +73,20 @@ pub trait Charges: Send + Sync + 'static {
 
 /// Axes that answer without waiting for anybody: every future of theirs is ready when it is first
 /// polled.
+///
+/// A composition with another axis has no [`admit_sync`](super::Admitter::admit_sync):
+/// ```
+/// use admittance::admission::{Admitter, Charges, Request};
+/// async fn waits<X: Charges>(admitter: Admitter<X>) {
+///     let _ = admitter.admit(Request::new("ann")).await;
+/// }
+/// ```
+/// ```compile_fail
+/// use admittance::admission::{Admitter, Charges, Request};
+/// async fn waits<X: Charges>(admitter: Admitter<X>) {
+///     let _ = admitter.admit_sync(Request::new("ann"));
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has a rate or cost axis that waits for a store",
     label = "this axis cannot answer at once",
@@ -153,15 +167,22 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// What was said so far, and this.
-    pub(crate) const fn verdicts(&self, mut verdicts: Verdicts) -> Verdicts {
+    /// Adds what was said.
+    #[inline]
+    pub(crate) const fn add_to(&self, verdicts: &mut Verdicts) {
         if let Some(rate) = self.rate {
-            verdicts = verdicts.with(Axis::Rate, rate);
+            verdicts.add(Axis::Rate, rate);
         }
-        match self.cost {
-            Some(cost) => verdicts.with(Axis::Cost, cost),
-            None => verdicts,
+        if let Some(cost) = self.cost {
+            verdicts.add(Axis::Cost, cost);
         }
+    }
+
+    /// Whether neither denies.
+    #[inline]
+    pub(crate) fn is_admit(&self) -> bool {
+        let admits = |said: Option<Decision>| said.is_none_or(|said| said.is_admit());
+        admits(self.rate) && admits(self.cost)
     }
 
     #[cfg(feature = "tokio")]

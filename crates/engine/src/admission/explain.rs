@@ -83,7 +83,7 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
         }
         let charged = inner.charges.look(request.key, request.cost).await?;
         let Charged { cost, source, .. } = charged;
-        let seen = charged.verdicts(seen);
+        charged.add_to(&mut seen);
         let cost_max = cost.map(|cost| cost.remaining);
         let verdicts = match worth {
             Some(Worth { is_enough: false, .. }) => Verdicts::POLICY_DENIED,

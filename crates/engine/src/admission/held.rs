@@ -13,6 +13,7 @@ use crate::{Source, StoreError};
 /// What came of asking to be admitted.
 #[must_use]
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is moved once, and a box would be allocated")]
 pub enum Admitting<X: Charges, G: GateClock = CounterClock> {
     /// The work may start; what it takes is held.
     Admitted(Admission<X, G>),
@@ -132,14 +133,15 @@ pub(super) struct Held {
     /// What was expected.
     cost: u64,
     debited: u64,
-    /// What was produced, once that was said.
+    /// What was produced, once that was said or is taken to be what was expected.
     actual: Option<u64>,
+    is_expected: bool,
     is_settled: bool,
 }
 
 impl Held {
     pub(super) const fn new(lease: LeaseKey, key: HeldKey, cost: u64) -> Self {
-        Self { lease, key, cost, debited: 0, actual: None, is_settled: false }
+        Self { lease, key, cost, debited: 0, actual: None, is_expected: false, is_settled: false }
     }
 
     const fn telling(&self, word: Word) -> Telling<'_> {
@@ -317,7 +319,7 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
     async fn ended(&mut self) -> Result<(), StoreError> {
         let Some(held) = self.held.as_mut().filter(|held| !held.is_settled) else { return Ok(()) };
         let charges = self.admitter.charges();
-        if held.debited == 0 && held.actual == Some(held.cost) {
+        if held.is_expected {
             let kept = charges.meter(held.telling(Word::Debit(0))).await?;
             if kept.unspent < held.cost {
                 // Somebody has debited, and that is known better than what was expected.
@@ -360,8 +362,9 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
 
     /// Done, and nobody has said what was produced: what was expected, unless some was debited.
     fn expect(&mut self) {
-        if let Some(held) = self.held.as_mut().filter(|held| held.debited == 0) {
-            held.actual.get_or_insert(held.cost);
+        let is_unsaid = |held: &&mut Held| held.debited == 0 && held.actual.is_none();
+        if let Some(held) = self.held.as_mut().filter(is_unsaid) {
+            (held.actual, held.is_expected) = (Some(held.cost), true);
         }
     }
 }

@@ -82,23 +82,24 @@ impl<S: Strategy, C: Clock + Clone> Local<S, C> {
     }
 
     /// How much, for each key, in accounts of its own.
-    #[must_use]
-    pub fn cost(self, budgets: &Budgets) -> Self {
-        let accounts = MemoryAccounts::new(self.clock.clone());
-        self.cost_in(accounts, budgets)
-    }
-
-    /// How much, for each key, in accounts that others may use too.
     ///
     /// A lease ends when its [`Admission`](super::Admission) does, here. So few that have ended are
     /// remembered: [`ENDED_MAX`](Self::ENDED_MAX).
     #[must_use]
-    pub fn cost_in(self, accounts: impl Into<Arc<MemoryAccounts<C>>>, budgets: &Budgets) -> Self {
+    pub fn cost(self, budgets: &Budgets) -> Self {
         let each = budgets.each().iter();
         let each = each.map(|budget| budget.remembering(budget.open_max(), Self::ENDED_MAX));
-        let each: Vec<Budget> = each.collect();
-        let budgets = budgets.with(each);
-        Self { cost: Some(Purse { accounts: accounts.into(), budgets }), ..self }
+        let budgets = budgets.with(each.collect::<Vec<Budget>>());
+        let accounts = MemoryAccounts::new(self.clock.clone());
+        self.cost_in(accounts, &budgets)
+    }
+
+    /// How much, for each key, in accounts that others debit and settle too, by the lease's number.
+    /// As much is remembered as the budgets say.
+    #[must_use]
+    pub fn cost_in(self, accounts: impl Into<Arc<MemoryAccounts<C>>>, budgets: &Budgets) -> Self {
+        let (accounts, budgets) = (accounts.into(), budgets.clone());
+        Self { cost: Some(Purse { accounts, budgets }), ..self }
     }
 
     /// How many leases that have ended an account remembers. Only those that ended because nobody

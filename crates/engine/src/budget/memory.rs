@@ -8,6 +8,7 @@ mod shard;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use admittance_core::budget::{self, Account, Answered, Budget, LeaseKey, Line, Together};
@@ -273,7 +274,18 @@ impl<C: Clock> MemoryAccounts<C> {
             None => self.fresh(wanted.charge.budget),
         });
         let mut accounts: Vec<Account> = taken.collect();
-        let told = step(&mut accounts, now);
+        let stepped = catch_unwind(AssertUnwindSafe(|| step(&mut accounts, now)));
+        let told = stepped.unwrap_or_else(|panic| {
+            // A limit of somebody's own may panic; what was spent must not be forgotten for it.
+            self.put_back(
+                entry.act,
+                &wanted,
+                &mut held,
+                std::mem::take(&mut accounts),
+                (None, now),
+            );
+            resume_unwind(panic)
+        });
         self.put_back(entry.act, &wanted, &mut held, accounts, (told.said(), now));
         Ok((told, now))
     }

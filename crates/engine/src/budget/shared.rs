@@ -35,7 +35,7 @@ use std::time::Duration;
 use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Together};
 use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry, Span};
 
-use super::{Accounts, Act, Booked, BookedBy, Charge, Entry, MemoryAccounts};
+use super::{Accounts, Act, Booked, BookedBy, Charge, Entry, LeaseKey, MemoryAccounts};
 use crate::store::{part, share_of, unless_asked_wrongly};
 use crate::{Clock, FailMode, Guarded, Outage, Parts, Source, StoreError};
 
@@ -244,9 +244,7 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
         let budgets = parts_of(entry, share)?;
         let booked =
             accounts.book_now(Entry { charges: &scaled(entry, &budgets), ..entry }).ok()?;
-        let each = &booked.together.each;
-        let is_known = each.iter().all(|one| one.settlement != Settlement::Unknown);
-        is_known.then_some(booked)
+        is_known(&booked).then_some(booked)
     }
 
     /// An answer without any account, by the mode alone.
@@ -346,37 +344,47 @@ impl<'a, S: Accounts + 'static> Unheard<'a, S> {
 
 impl<S: Accounts + 'static> Drop for Unheard<'_, S> {
     fn drop(&mut self) {
-        let (false, Some(lease)) = (self.is_over, self.entry.act.lease()) else { return };
-        // Without a runtime to tell it in, or with too many to tell, the lease ends by itself.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let Ok(place) = TELLING.try_acquire() else { return };
-        let store = Arc::clone(self.store);
-        let names = self.entry.charges.iter();
-        let names =
-            names.map(|charge| (charge.policy.to_owned(), *charge.budget, charge.key.to_vec()));
-        let names: Vec<(String, Budget, Vec<u8>)> = names.collect();
-        runtime.spawn(async move {
-            let charges =
-                names.iter().map(|(policy, budget, key)| Charge { policy, budget, key, units: 0 });
-            let charges: Vec<Charge<'_>> = charges.collect();
-            let entry = Entry { charges: &charges, act: Act::Abandon(lease) };
-            let mut pause = TOLD_AGAIN_AFTER;
-            for _ in 0..TOLD_MOST {
-                let told = store.book(entry).await;
-                let is_known = |booked: &Booked| {
-                    let each = &booked.together.each;
-                    each.iter().all(|one| one.settlement != Settlement::Unknown)
-                };
-                // It may still be on its way there.
-                if told.as_ref().is_ok_and(is_known) {
-                    break;
-                }
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            drop(place);
-        });
+        if let (false, Some(lease)) = (self.is_over, self.entry.act.lease()) {
+            give_up(self.store, self.entry.charges, lease);
+        }
     }
+}
+
+/// Tells accounts in the background that nobody wants a reservation, a few seconds long if they do
+/// not know it: it may still be on its way there.
+///
+/// Without a runtime to tell it in, or with too many to tell, the lease ends by itself.
+pub(crate) fn give_up<A: Accounts + 'static>(
+    accounts: &Arc<A>,
+    charges: &[Charge<'_>],
+    lease: LeaseKey,
+) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let Ok(place) = TELLING.try_acquire() else { return };
+    let accounts = Arc::clone(accounts);
+    let names = charges.iter();
+    let names = names.map(|charge| (charge.policy.to_owned(), *charge.budget, charge.key.to_vec()));
+    let names: Vec<(String, Budget, Vec<u8>)> = names.collect();
+    runtime.spawn(async move {
+        let charges =
+            names.iter().map(|(policy, budget, key)| Charge { policy, budget, key, units: 0 });
+        let charges: Vec<Charge<'_>> = charges.collect();
+        let entry = Entry { charges: &charges, act: Act::Abandon(lease) };
+        let mut pause = TOLD_AGAIN_AFTER;
+        for _ in 0..TOLD_MOST {
+            if accounts.book(entry).await.as_ref().is_ok_and(is_known) {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        drop(place);
+    });
+}
+
+/// Whether the accounts knew the lease that they were told the end of.
+pub(crate) fn is_known(booked: &Booked) -> bool {
+    booked.together.each.iter().all(|one| one.settlement != Settlement::Unknown)
 }
 
 /// So many are told at once that nobody wants a reservation.

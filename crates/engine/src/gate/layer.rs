@@ -42,7 +42,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use admittance_core::learn::Ending;
-use http::header::RETRY_AFTER;
+use bytes::Buf as _;
+use http::header::{CONTENT_LENGTH, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -246,7 +247,7 @@ where
             }
             Ok(permit) => {
                 let (judge, measure) = (Arc::clone(judge), *measure);
-                let held = Held { permit, judge, measure, ending: Ending::Finish };
+                let held = Held { permit, judge, measure, ending: Ending::Finish, due: None };
                 let future = Some(self.inner.call(request));
                 GateFuture { future, refused: None, held: Some(held) }
             }
@@ -260,6 +261,8 @@ struct Held<C: GateClock> {
     judge: Judge,
     measure: Measure,
     ending: Ending,
+    /// How much of the body is still to come, if that is known.
+    due: Option<u64>,
 }
 
 impl<C: GateClock> Held<C> {
@@ -327,7 +330,9 @@ fn begun<B: Body, C: GateClock>(
     let (status, headers) = (response.status(), response.headers());
     let held = held.and_then(|mut held| {
         held.ending = (held.judge)(Outcome::Head { status, headers });
-        if response.body().is_end_stream() {
+        let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
+        held.due = told.or_else(|| response.body().size_hint().exact());
+        if response.body().is_end_stream() || held.due == Some(0) {
             let ending = held.ending;
             held.end(ending);
             return None;
@@ -374,14 +379,18 @@ impl<B: Body, C: GateClock> Body for GateBody<B, C> {
             }
             Some(Err(_)) => held.fail(),
             Some(Ok(frame)) => {
-                if frame.is_data() && held.measure == Measure::FirstData {
-                    held.permit.first_byte();
+                if let Some(data) = frame.data_ref() {
+                    let length = data.remaining() as u64;
+                    held.due = held.due.map(|due| due.saturating_sub(length));
+                    if held.measure == Measure::FirstData {
+                        held.permit.first_byte();
+                    }
                 }
                 if let Some(trailers) = frame.trailers_ref() {
                     held.ending = (held.judge)(Outcome::Trailers(trailers));
                 }
                 // Whoever sends it may not ask again.
-                if frame.is_trailers() || body.is_end_stream() {
+                if frame.is_trailers() || body.is_end_stream() || held.due == Some(0) {
                     let ending = held.ending;
                     held.end(ending);
                 } else {
