@@ -9,7 +9,7 @@ use admittance_core::learn::Ending;
 use admittance_core::{Axis, Verdicts};
 use bytes::Buf as _;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -249,6 +249,7 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
         let (asked, is_grpc) = (layer.ask.ask(&request), is_grpc(request.headers()));
+        let is_head = request.method() == Method::HEAD;
         Box::pin(async move {
             let held = match layer.admit(&asked, is_grpc).await {
                 Ok(held) => held,
@@ -263,7 +264,7 @@ where
                     if let Some(verdicts) = verdicts {
                         layer.write(&verdicts, response.headers_mut());
                     }
-                    Ok(begun(response, held))
+                    Ok(begun(response, held, is_head))
                 }
                 Err(error) => {
                     held.into_iter().for_each(Held::fail);
@@ -330,14 +331,20 @@ impl Drop for Held {
     }
 }
 
-/// The response's head is there; its body takes along what is held, unless it is empty.
-fn begun<B: Body>(response: Response<B>, held: Option<Held>) -> Response<AdmissionBody<B>> {
+/// The response's head is there; its body takes along what is held, unless it is empty or is not
+/// sent: then nobody asks for its end, and it is dropped as if the client had gone away.
+fn begun<B: Body>(
+    response: Response<B>,
+    held: Option<Held>,
+    is_head: bool,
+) -> Response<AdmissionBody<B>> {
     let (status, headers) = (response.status(), response.headers());
+    let is_unsent = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let held = held.and_then(|mut held| {
         held.judge(Outcome::Head { status, headers });
         let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
         held.due = told.or_else(|| response.body().size_hint().exact());
-        if response.body().is_end_stream() || held.due == Some(0) {
+        if is_unsent || response.body().is_end_stream() || held.due == Some(0) {
             held.end();
             return None;
         }
