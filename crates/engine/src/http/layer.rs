@@ -18,11 +18,13 @@ use tower_service::Service;
 use super::admitted::{Admitted, End};
 use super::answer::is_grpc;
 use super::{Answer, AskFor, Asked, Fields, Quota, Refusal, StatusAnswer, Told, Why};
+use crate::StoreError;
 use crate::admission::{Admitter, Admitting, Charges};
 use crate::gate::{CounterClock, GateClock, Measure, Outcome};
 
 /// What is answered when an admission cannot be decided: the ask itself is wrong, or no fail mode
-/// has an answer.
+/// has an answer. A [cost that cannot be counted](StoreError::CostTooLarge) is 429 in any case: no
+/// client may get past the limits with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
     /// 503.
@@ -290,7 +292,12 @@ impl<X: Charges, K, R, G: GateClock> AdmissionLayer<X, K, R, G> {
                 Ok(Some(Held { admitted, settings, ending, due: None, is_over: false }))
             }
             Ok(Admitting::Denied(denial)) => Err(Refusal::new(Why::Denied(denial), is_grpc)),
-            Err(_) if self.settings.on_error == OnError::Open => Ok(None),
+            // Clients may have a say in the cost, and none of them may open the layer with it.
+            Err(error)
+                if self.settings.on_error == OnError::Open && error != StoreError::CostTooLarge =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(Refusal::new(Why::Failed(error), is_grpc)),
         }
     }
