@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use admittance_core::budget::{LeaseKey, Settlement};
+use admittance_core::budget::{Budget, LeaseKey, Settlement};
 use admittance_core::{Axis, Decision, Verdicts};
 
 use super::charges::{AtOnce, Charges, Metered, Telling, Word};
@@ -262,11 +262,13 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
         &mut self,
         actual: u64,
     ) -> impl Future<Output = Result<Metered, StoreError>> + Send {
-        // Known from now on, also to one who drops the future without asking it.
-        if let Some(held) = &mut self.held {
-            held.actual.get_or_insert(actual);
-        }
-        self.settled(actual)
+        // Known from now on, also to one who drops the future without asking it. What cannot be
+        // counted is refused, and must not stand in the way of an end that can be told.
+        let first = match &mut self.held {
+            Some(held) if actual <= Budget::UNITS_MAX => *held.actual.get_or_insert(actual),
+            _ => actual,
+        };
+        self.settled(first)
     }
 
     async fn settled(&mut self, actual: u64) -> Result<Metered, StoreError> {
@@ -278,6 +280,7 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
                 debug_assert!(metered.settlement != Settlement::None);
                 held.is_settled = true;
             }
+            // Whoever is asked takes less than can be counted.
             Err(StoreError::CostTooLarge) if held.actual == Some(actual) => held.actual = None,
             Err(_) => {}
         }
