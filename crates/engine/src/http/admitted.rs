@@ -14,9 +14,9 @@ use admittance_core::learn::Ending;
 use admittance_core::{Decision, Outcome, Retry, Verdicts};
 use tokio::sync::MutexGuard;
 
-use crate::StoreError;
 use crate::admission::{Admission, Charges, Metered};
 use crate::gate::GateClock;
+use crate::{Source, StoreError};
 
 /// What was admitted, for its handler: an extension of the request. Clones are handles to the same;
 /// none of them keeps it from ending with the response.
@@ -184,4 +184,5 @@ const OVER: Metered = Metered {
     flow: Flow::Stop,
     unspent: 0,
     settlement: Settlement::None,
+    source: Source::Node,
 };
