@@ -200,9 +200,18 @@ impl Budget {
     }
 
     /// Whether `units` could be reserved in an account that stands like this at `now`, and if not,
-    /// in which window they will fit at the latest: sooner if what is reserved comes back.
+    /// in which window they will fit at the latest: sooner if what is reserved comes back. When one
+    /// of too many leases ends is not seen from here: after the longest that one can last.
     #[must_use]
     pub fn fits(&self, standing: &Standing, units: u64, now: Micros) -> Outcome {
+        let outcome = self.has_left(standing, units, now);
+        match standing.open < self.open_max {
+            true => outcome,
+            false => outcome.max(Outcome::Deny(Retry::After(Self::TTL_MAX))),
+        }
+    }
+
+    fn has_left(&self, standing: &Standing, units: u64, now: Micros) -> Outcome {
         let need = units.max(1);
         if standing.left(self) >= need.cast_signed() {
             return Outcome::Admit;

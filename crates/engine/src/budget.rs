@@ -53,7 +53,7 @@ pub use self::meter::{Budgets, Meter, Payer, Reservation, Reserving};
 #[cfg(feature = "tokio")]
 pub use self::shared::SharedAccounts;
 #[cfg(feature = "tokio")]
-pub(crate) use self::shared::{give_up, is_known};
+pub(crate) use self::shared::{TOLD_AGAIN_AFTER, TOLD_MOST, give_up, is_known};
 use crate::{Source, Span, StoreError};
 
 /// Where accounts live.

@@ -16,8 +16,9 @@ mod flawed;
 #[path = "admission_faults/runs.rs"]
 mod runs;
 
+use faulty::Fault;
 use flawed::{Flaw, Flawed, NEVER, ONCE, Unguarded};
-use runs::{Counted, FaultyApart, FaultyStore, leak};
+use runs::{Counted, FaultyApart, FaultyStore, Finish, finished_beside, leak};
 
 fn count() -> usize {
     if std::env::var_os("ADMITTANCE_LONG").is_some() { 1_000_000 } else { 100_000 }
@@ -53,5 +54,14 @@ fn an_admission_that_is_nearly_right_is_noticed() {
     for flaw in [Flaw::SaysNothingWhenDropped, Flaw::HoldsAPermitOpenly] {
         assert!(leak::<FaultyStore>(count(), flaw).is_err(), "{flaw:?}");
         assert!(leak::<FaultyApart>(count(), flaw).is_err(), "{flaw:?}");
+    }
+}
+
+#[test]
+fn work_that_is_done_while_the_store_is_lost_costs_what_was_expected() {
+    for fault in [Fault::Lost { is_done: false }, Fault::Timeout { is_done: false }] {
+        for finish in [Finish::Waits, Finish::Leaves] {
+            assert_eq!(finished_beside(fault, finish), [20, 20, 20], "{fault:?}, {finish:?}");
+        }
     }
 }

@@ -182,7 +182,7 @@ async fn refusals_look_as_one_likes_and_have_the_fields_all_the_same() {
 async fn an_admission_that_cannot_be_decided_is_closed_unless_it_is_open() {
     for (on_error, status) in [(OnError::default(), 503), (OnError::Open, 200)] {
         let gate = Gate::new(LimitRules::fixed(1)).unwrap();
-        let faulty = Faulty::new(StoreError::CostTooLarge);
+        let faulty = Faulty::new(StoreError::Unavailable);
         let admitter = Admitter::new(faulty).concurrency(gate.clone()).build().unwrap();
         let ask = |_: &Request<Body>| Asked::key("ann");
         let layer = AdmissionLayer::new(admitter.clone(), ask).on_error(on_error);
@@ -191,6 +191,22 @@ async fn an_admission_that_cannot_be_decided_is_closed_unless_it_is_open() {
         assert!(answered.starts_with(&format!("http/1.1 {status}")), "{answered}");
         assert!(!answered.contains("retry-after"), "{answered}");
         assert_eq!((gate.stats().in_flight, admitter.stats().failed), (0, 1));
+    }
+}
+
+/// How much a request costs may be what its client wrote: it must not get past every limit with a
+/// number that is too large to be counted.
+#[tokio::test]
+async fn a_cost_that_cannot_be_counted_is_refused_however_open_the_layer_is() {
+    for on_error in [OnError::Closed, OnError::Open] {
+        let limits = limits(100, 1_000, 8);
+        let ask = |_: &Request<Body>| Asked::key("ann").cost(u64::MAX);
+        let layer = AdmissionLayer::new(limits.admitter.clone(), ask).on_error(on_error);
+        let (address, _) = serve(|app| app.layer(layer)).await;
+        let answered = answer(address, "/", "").await;
+        assert!(answered.starts_with("http/1.1 429"), "{answered}");
+        assert!(!answered.contains("retry-after"), "waiting does not help: {answered}");
+        assert!(limits.is_idle());
     }
 }
 

@@ -156,7 +156,7 @@ impl<A: Accounts + 'static> Purse<'_, A> {
     pub(super) async fn meter(&self, told: Telling<'_>) -> Result<Metered, StoreError> {
         let (act, units) = act(told);
         let booked = self.book(told.key, units, act).await?;
-        Ok(Metered::from(&booked.booked.together))
+        Ok(Metered { source: booked.source, ..Metered::from(&booked.booked.together) })
     }
 
     pub(super) async fn look(&self, key: &[u8], cost: u64) -> Result<Decided, StoreError> {

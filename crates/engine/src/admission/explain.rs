@@ -84,7 +84,11 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
         let charged = inner.charges.look(request.key, request.cost).await?;
         let Charged { cost, source, .. } = charged;
         charged.add_to(&mut seen);
-        let cost_max = cost.map(|cost| cost.remaining);
+        let cost_max = cost.map(|cost| match cost.remaining {
+            // Something else than what is left denies: the account has no place for a lease.
+            left if !cost.is_admit() && left >= request.cost.max(1) => 0,
+            left => left,
+        });
         let verdicts = match worth {
             Some(Worth { is_enough: false, .. }) => Verdicts::POLICY_DENIED,
             _ => until_denied(&seen),

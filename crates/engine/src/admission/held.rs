@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-use admittance_core::budget::{LeaseKey, Settlement};
+use admittance_core::budget::{Budget, LeaseKey, Settlement};
 use admittance_core::{Axis, Decision, Verdicts};
 
 use super::charges::{AtOnce, Charges, Metered, Telling, Word};
 use super::{Admitter, at_once};
+#[cfg(feature = "tokio")]
+use crate::budget::{TOLD_AGAIN_AFTER, TOLD_MOST};
 use crate::gate::{CounterClock, GateClock, Permit};
 use crate::{Source, StoreError};
 
@@ -112,7 +114,8 @@ impl std::error::Error for Denial {}
 /// The permit is free at once. The reservation of a cost axis ends with what was
 /// [settled](Self::settle); without a settlement `finish` counts what was debited or, if nothing
 /// was, what was expected, and any other end what was debited. Accounts of this process know at
-/// once, others are told in a task of the runtime it ends in, or else of the one it was made in.
+/// once, others are told in a task of the runtime it ends in, or else of the one it was made in: a
+/// few seconds long while they cannot be, unless too many wait for that already.
 #[must_use = "an admission that is dropped at once gives back what the work needs"]
 pub struct Admission<X: Charges, G: GateClock = CounterClock> {
     admitter: Admitter<X, G>,
@@ -262,11 +265,13 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
         &mut self,
         actual: u64,
     ) -> impl Future<Output = Result<Metered, StoreError>> + Send {
-        // Known from now on, also to one who drops the future without asking it.
-        if let Some(held) = &mut self.held {
-            held.actual.get_or_insert(actual);
-        }
-        self.settled(actual)
+        // Known from now on, also to one who drops the future without asking it. What cannot be
+        // counted is refused, and must not stand in the way of an end that can be told.
+        let first = match &mut self.held {
+            Some(held) if actual <= Budget::UNITS_MAX => *held.actual.get_or_insert(actual),
+            _ => actual,
+        };
+        self.settled(first)
     }
 
     async fn settled(&mut self, actual: u64) -> Result<Metered, StoreError> {
@@ -278,6 +283,7 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
                 debug_assert!(metered.settlement != Settlement::None);
                 held.is_settled = true;
             }
+            // Whoever is asked takes less than can be counted.
             Err(StoreError::CostTooLarge) if held.actual == Some(actual) => held.actual = None,
             Err(_) => {}
         }
@@ -321,8 +327,9 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
         let charges = self.admitter.charges();
         if held.is_expected {
             let kept = charges.meter(held.telling(Word::Debit(0))).await?;
-            if kept.unspent < held.cost {
-                // Somebody has debited, and that is known better than what was expected.
+            if kept.source != Source::FailMode && kept.unspent < held.cost {
+                // Somebody has debited, and that is known better than what was expected. A fail
+                // mode would say so of every lease.
                 held.actual = None;
             }
         }
@@ -402,14 +409,35 @@ impl<X: Charges, G: GateClock> Drop for Admission<X, G> {
             let here = tokio::runtime::Handle::try_current().ok();
             if let Some(runtime) = here.or_else(|| self.runtime.take()) {
                 let admitter = self.admitter.clone();
-                runtime.spawn(async move {
-                    let _ = admitter.charges().meter(held.telling(held.end())).await;
-                });
+                runtime.spawn(async move { tell(admitter.charges(), &held).await });
             }
         }
         drop(told);
     }
 }
+
+/// Tells the end of a reservation, a few seconds long if that fails: a lease that ends by itself
+/// has cost nothing but what was debited, whatever was produced.
+#[cfg(feature = "tokio")]
+async fn tell<X: Charges>(charges: &X, held: &Held) {
+    let told = || charges.meter(held.telling(held.end()));
+    if told().await.is_ok() {
+        return;
+    }
+    let Ok(_place) = TELLING_AGAIN.try_acquire() else { return };
+    let mut pause = TOLD_AGAIN_AFTER;
+    for _ in 1..TOLD_MOST {
+        tokio::time::sleep(pause).await;
+        if told().await.is_ok() {
+            return;
+        }
+        pause *= 2;
+    }
+}
+
+/// So many wait at once to tell their end again.
+#[cfg(feature = "tokio")]
+static TELLING_AGAIN: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1_024);
 
 impl<X: Charges, G: GateClock> fmt::Debug for Admission<X, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -184,7 +184,8 @@ impl<C: Clock> Purse<C> {
             let charge = Charge { policy: self.budgets.policy(), budget, key: told.key, units };
             let one = self.accounts.one_now(&charge, act)?;
             let (decision, flow, unspent) = (one.decision, one.flow, one.unspent);
-            return Ok(Metered { decision, flow, unspent, settlement: one.settlement });
+            let (settlement, source) = (one.settlement, Source::Store);
+            return Ok(Metered { decision, flow, unspent, settlement, source });
         }
         let charges = self.charges(told.key, units);
         let booked = self.accounts.book_now(Entry { charges: &charges, act })?;
@@ -270,9 +271,11 @@ where
         true
     }
 
-    /// Nobody else can name it, so it need not be hard to guess.
+    /// Nobody else can name it, so it need not be hard to guess. It is none of the small numbers
+    /// that a [caller](super::Request::lease) may count its own by: a lease of the same number
+    /// would be taken for one that was admitted before.
     fn lease(&self) -> LeaseKey {
-        LeaseKey(u128::from(next()))
+        LeaseKey(OWN | u128::from(next()))
     }
 }
 
@@ -298,6 +301,8 @@ fn next() -> u64 {
 }
 
 const AT_A_TIME: u64 = 1 << 20;
+/// Set in every number that is counted here.
+const OWN: u128 = 1 << 127;
 
 impl<S: Strategy, C> fmt::Debug for Local<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

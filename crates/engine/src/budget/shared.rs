@@ -389,8 +389,10 @@ pub(crate) fn is_known(booked: &Booked) -> bool {
 
 /// So many are told at once that nobody wants a reservation.
 static TELLING: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(1_024);
-const TOLD_AGAIN_AFTER: Duration = Duration::from_millis(100);
-const TOLD_MOST: u32 = 6;
+/// How long to wait before something is told again; twice as long each time.
+pub(crate) const TOLD_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// How often something is told that must not get lost.
+pub(crate) const TOLD_MOST: u32 = 6;
 
 impl<S> SharedAccounts<S> {
     /// The store behind its guard.

@@ -14,9 +14,9 @@ use admittance_core::learn::Ending;
 use admittance_core::{Decision, Outcome, Retry, Verdicts};
 use tokio::sync::MutexGuard;
 
-use crate::StoreError;
 use crate::admission::{Admission, Charges, Metered};
 use crate::gate::GateClock;
+use crate::{Source, StoreError};
 
 /// What was admitted, for its handler: an extension of the request. Clones are handles to the same;
 /// none of them keeps it from ending with the response.
@@ -119,7 +119,10 @@ impl<X: Charges, G: GateClock> Holds for Shared<X, G> {
 
     fn meter(&self, meter: Meter) -> Metering<'_> {
         Box::pin(async move {
-            let mut in_use = InUse { held: Some(self.admission.lock().await), of: self };
+            // Made before the wait: whose turn it is while the future is dropped must carry out
+            // what was said meanwhile.
+            let mut in_use = InUse { held: None, of: self };
+            in_use.held = Some(self.admission.lock().await);
             match (in_use.held.as_deref_mut().and_then(Option::as_mut), meter) {
                 (None, _) => Ok(OVER),
                 (Some(admission), Meter::Debit(units)) => admission.debit(units).await,
@@ -162,7 +165,7 @@ impl<X: Charges, G: GateClock> Shared<X, G> {
     }
 }
 
-/// An admission in use, also by a future that is dropped.
+/// An admission in use or waited for, also by a future that is dropped.
 struct InUse<'a, X: Charges, G: GateClock> {
     held: Option<MutexGuard<'a, Option<Admission<X, G>>>>,
     of: &'a Shared<X, G>,
@@ -181,4 +184,5 @@ const OVER: Metered = Metered {
     flow: Flow::Stop,
     unspent: 0,
     settlement: Settlement::None,
+    source: Source::Node,
 };

@@ -44,7 +44,8 @@ impl Refusal {
         self.is_grpc
     }
 
-    /// What the caller did too much of is 429: rate, cost, too little worth. What we cannot do now
+    /// What the caller did too much of is 429: rate, cost, also one that is too large to be
+    /// counted, too little worth. What we cannot do now
     /// is 503: concurrency, load, nobody who could say.
     #[must_use]
     pub fn status(&self) -> StatusCode {
@@ -53,6 +54,7 @@ impl Refusal {
                 Some(Axis::Load | Axis::Concurrency) => StatusCode::SERVICE_UNAVAILABLE,
                 _ => StatusCode::TOO_MANY_REQUESTS,
             },
+            Why::Failed(StoreError::CostTooLarge) => StatusCode::TOO_MANY_REQUESTS,
             Why::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

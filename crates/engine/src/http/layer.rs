@@ -9,7 +9,7 @@ use admittance_core::learn::Ending;
 use admittance_core::{Axis, Verdicts};
 use bytes::Buf as _;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -18,11 +18,13 @@ use tower_service::Service;
 use super::admitted::{Admitted, End};
 use super::answer::is_grpc;
 use super::{Answer, AskFor, Asked, Fields, Quota, Refusal, StatusAnswer, Told, Why};
+use crate::StoreError;
 use crate::admission::{Admitter, Admitting, Charges};
 use crate::gate::{CounterClock, GateClock, Measure, Outcome};
 
 /// What is answered when an admission cannot be decided: the ask itself is wrong, or no fail mode
-/// has an answer.
+/// has an answer. A [cost that cannot be counted](StoreError::CostTooLarge) is 429 in any case: no
+/// client may get past the limits with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
     /// 503.
@@ -249,6 +251,7 @@ where
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
         let (asked, is_grpc) = (layer.ask.ask(&request), is_grpc(request.headers()));
+        let is_head = request.method() == Method::HEAD;
         Box::pin(async move {
             let held = match layer.admit(&asked, is_grpc).await {
                 Ok(held) => held,
@@ -263,7 +266,7 @@ where
                     if let Some(verdicts) = verdicts {
                         layer.write(&verdicts, response.headers_mut());
                     }
-                    Ok(begun(response, held))
+                    Ok(begun(response, held, is_head))
                 }
                 Err(error) => {
                     held.into_iter().for_each(Held::fail);
@@ -289,7 +292,12 @@ impl<X: Charges, K, R, G: GateClock> AdmissionLayer<X, K, R, G> {
                 Ok(Some(Held { admitted, settings, ending, due: None, is_over: false }))
             }
             Ok(Admitting::Denied(denial)) => Err(Refusal::new(Why::Denied(denial), is_grpc)),
-            Err(_) if self.settings.on_error == OnError::Open => Ok(None),
+            // Clients may have a say in the cost, and none of them may open the layer with it.
+            Err(error)
+                if self.settings.on_error == OnError::Open && error != StoreError::CostTooLarge =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(Refusal::new(Why::Failed(error), is_grpc)),
         }
     }
@@ -330,14 +338,20 @@ impl Drop for Held {
     }
 }
 
-/// The response's head is there; its body takes along what is held, unless it is empty.
-fn begun<B: Body>(response: Response<B>, held: Option<Held>) -> Response<AdmissionBody<B>> {
+/// The response's head is there; its body takes along what is held, unless it is empty or is not
+/// sent: then nobody asks for its end, and it is dropped as if the client had gone away.
+fn begun<B: Body>(
+    response: Response<B>,
+    held: Option<Held>,
+    is_head: bool,
+) -> Response<AdmissionBody<B>> {
     let (status, headers) = (response.status(), response.headers());
+    let is_unsent = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let held = held.and_then(|mut held| {
         held.judge(Outcome::Head { status, headers });
         let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
         held.due = told.or_else(|| response.body().size_hint().exact());
-        if response.body().is_end_stream() || held.due == Some(0) {
+        if is_unsent || response.body().is_end_stream() || held.due == Some(0) {
             held.end();
             return None;
         }

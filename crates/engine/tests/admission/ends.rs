@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use admittance::admission::Request;
-use admittance::budget::{Budget, Flow, Settlement};
+use admittance::budget::{Budget, Flow, LeaseKey, Settlement};
 use admittance::{Atomicity, Cadence, StoreError, Window};
 
 use crate::{Flaw, Here, InTwo, KEYS, Kind, MINUTE, Rules, Stored, World, run, told};
@@ -186,4 +186,60 @@ fn a_settlement_whose_future_was_dropped_is_told_when_the_admission_ends() {
     run(settled_late::<Here>());
     run(settled_late::<Stored>());
     run(settled_late::<InTwo>());
+}
+
+/// More than can be counted, of which nobody heard that it cannot.
+async fn settled_too_much<K: Kind>() {
+    let world = world::<K>(Flaw::Nothing);
+    let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
+    let mut work = got.work.unwrap();
+    assert_eq!(work.debit(3).await.unwrap().flow, Flow::GoOn);
+    drop(work.settle(Budget::UNITS_MAX + 1));
+    drop(work);
+    told().await;
+    let standing = world.state().accounts[0][0];
+    assert_eq!((standing.spent, standing.reserved, standing.open), (3, 0, 0));
+}
+
+#[test]
+fn a_settlement_that_cannot_be_counted_keeps_no_reservation() {
+    run(settled_too_much::<Here>());
+    run(settled_too_much::<Stored>());
+    run(settled_too_much::<InTwo>());
+}
+
+/// What was said first, also if nobody waited for it.
+async fn settled_twice<K: Kind>() {
+    let world = world::<K>(Flaw::Nothing);
+    let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
+    let mut work = got.work.unwrap();
+    drop(work.settle(7));
+    let _ = work.settle(12).await.unwrap();
+    work.finish();
+    told().await;
+    let standing = world.state().accounts[0][0];
+    assert_eq!((standing.spent, standing.reserved, standing.open), (7, 0, 0));
+}
+
+#[test]
+fn only_the_first_settlement_counts_also_if_its_future_was_dropped() {
+    run(settled_twice::<Here>());
+    run(settled_twice::<Stored>());
+    run(settled_twice::<InTwo>());
+}
+
+/// Numbers of the caller's own, as small as those that a process counts.
+#[test]
+fn a_lease_that_its_caller_names_is_nobody_elses() {
+    let world = world::<Here>(Flaw::Nothing);
+    let admit = |request| Here::admit_sync(&world.all, request).unwrap().admitted().unwrap();
+    let first = admit(Request::new(KEYS[0]).cost(COST));
+    let LeaseKey(number) = first.lease().unwrap();
+    let small = number & u128::from(u64::MAX);
+    first.finish();
+    // Two are in flight at most.
+    let named = admit(Request::new(KEYS[0]).cost(COST).lease(LeaseKey(small + 1)));
+    let next = admit(Request::new(KEYS[0]).cost(COST));
+    assert_eq!(world.state().accounts[0][0].reserved, 2 * COST);
+    drop((named, next));
 }

@@ -1,10 +1,13 @@
 //! An explanation says what an admission would, changes nothing, and its waits and costs are true.
 
 use admittance::admission::Request;
-use admittance::{Atomicity, Axis, Retry, Span};
+use admittance::budget::Budget;
+use admittance::{Atomicity, Axis, Cadence, Retry, Span, Window};
 
 use crate::traces::Scenario;
-use crate::{Flaw, Here, InTwo, KEYS, Kind, Random, Rules, Stored, World, long, run, seeded};
+use crate::{
+    Flaw, Here, InTwo, KEYS, Kind, MINUTE, Random, Rules, Stored, World, long, run, seeded,
+};
 
 /// What was proven by one scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,4 +141,31 @@ fn an_explanation_that_is_nearly_true_is_noticed() {
         }
     };
     assert!(explains::<Here>(1_000, early).is_err());
+}
+
+/// An account that has as many leases open as it may.
+async fn crowded<K: Kind>() {
+    let day = Cadence::Day { offset_minutes: 0 };
+    let budget = Budget::new(100, day).unwrap().remembering(1, 8);
+    let strategy = Window::fixed(100, MINUTE).unwrap().into();
+    let world =
+        World::<K>::new(Rules { strategy, budgets: vec![budget], ..Rules::plain() }, Flaw::Nothing);
+    let request = Request::new(KEYS[0]).cost(1);
+    let work = world.admit(Atomicity::All, request).await.work.unwrap();
+    let said = world.all.explain(request).await.unwrap();
+    let got = world.admit(Atomicity::All, request).await;
+    assert_eq!(got.verdicts.binding(), Some(Axis::Cost));
+    assert_eq!(said.verdicts.binding(), Some(Axis::Cost), "{said:?}");
+    assert_eq!(said.cost_max, Some(0), "nothing passes");
+    let Some(Retry::After(wait)) = said.wait() else { panic!("{said:?}") };
+    world.clock.advance(wait);
+    assert!(world.admit(Atomicity::All, request).await.work.is_some());
+    drop(work);
+}
+
+#[test]
+fn an_explanation_knows_how_many_leases_may_be_open() {
+    run(crowded::<Here>());
+    run(crowded::<Stored>());
+    run(crowded::<InTwo>());
 }

@@ -90,6 +90,12 @@ impl Plan {
         (run.is_lasting, run.asked) = (is_lasting, 0);
     }
 
+    /// The next ask goes wrong like this; if it lasts, those after it and in the background too.
+    pub(crate) fn next_goes(&self, fault: Fault, is_lasting: bool) {
+        let mut run = self.lock();
+        (run.fault, run.nth, run.is_lasting, run.asked) = (fault, Some(0), is_lasting, 0);
+    }
+
     /// Nothing goes wrong any more.
     pub(crate) fn end(&self) {
         self.lock().nth = None;

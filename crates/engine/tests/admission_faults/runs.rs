@@ -14,7 +14,7 @@ use admittance::{
     Micros, SharedLimiter, Span, Window,
 };
 
-use crate::faulty::{Cut, FaultyAccounts, FaultyMemory, FaultyRates, Front, Plan};
+use crate::faulty::{Cut, Fault, FaultyAccounts, FaultyMemory, FaultyRates, Front, Plan};
 use crate::{Flaw, Flawed};
 
 /// How the account of the one key stands.
@@ -61,23 +61,69 @@ impl Door for FaultyStore {
         clock: &ManualClock,
         random: &mut fastrand::Rng,
     ) -> (Self::Charges, Eyes) {
-        let inner = Arc::new(Memory::new(clock.clone()).max_keys(100));
         let is_across = random.u8(..4) == 0;
+        Self::with(plan, clock, is_across, FAIL_MODES[random.usize(..FAIL_MODES.len())]())
+    }
+}
+
+/// Each of them.
+const FAIL_MODES: [fn() -> FailMode; 3] =
+    [|| FailMode::Open, || FailMode::Closed, || FailMode::Local { share: "0.5".parse().unwrap() }];
+
+impl FaultyStore {
+    fn with(
+        plan: &Arc<Plan>,
+        clock: &ManualClock,
+        is_across: bool,
+        fail: FailMode,
+    ) -> (InStore<FaultyMemory>, Eyes) {
+        let inner = Arc::new(Memory::new(clock.clone()).max_keys(100));
         let store = FaultyMemory { plan: Arc::clone(plan), inner, is_across };
         let clock = Arc::new(clock.clone());
         let settings = GuardSettings { clock, ..GuardSettings::default() };
         let store = Arc::new(Guarded::start(store, settings));
-        let fail = match random.u8(..3) {
-            0 => FailMode::Open,
-            1 => FailMode::Closed,
-            _ => FailMode::Local { share: "0.5".parse().unwrap() },
-        };
         let rate = SharedLimiter::new(POLICY, strategy(), Arc::clone(&store), fail).unwrap();
         let accounts = SharedAccounts::new(Arc::clone(&store), fail).unwrap();
         let budgets = Budgets::new(POLICY, [budget()]).unwrap();
         let axes = InStore::new(Arc::clone(&store)).rate(rate).cost(accounts, &budgets);
         (axes, Box::new(move || standing(&*store.store().inner)))
     }
+}
+
+/// How work ends while the store is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Finish {
+    /// Its end is waited for, and one ask goes wrong.
+    Waits,
+    /// It is told in the background, and nothing goes right for a second.
+    Leaves,
+}
+
+/// Work that is done while the store is lost: what it has cost, with each fail mode.
+pub(crate) fn finished_beside(fault: Fault, finish: Finish) -> Vec<u64> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    let finished = |fail: FailMode| async move {
+        let (plan, clock) = (Plan::new(), ManualClock::at(start()));
+        let (axes, eyes) = FaultyStore::with(&plan, &clock, false, fail);
+        let admitter = Admitter::new(axes).build().unwrap();
+        let work = admitter.admit(Request::new(KEY).cost(20)).await.unwrap().admitted().unwrap();
+        plan.next_goes(fault, matches!(finish, Finish::Leaves));
+        match finish {
+            Finish::Waits => _ = plan.front(Cut::Never, work.finished()).await,
+            Finish::Leaves => {
+                work.finish();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+        assert!(plan.happened() > 0, "nothing went wrong");
+        plan.end();
+        tokio::time::sleep(TOLD).await;
+        let standing = eyes();
+        assert_eq!((standing.reserved, standing.open), (0, 0));
+        standing.spent
+    };
+    FAIL_MODES.map(|fail| runtime.block_on(finished(fail()))).to_vec()
 }
 
 /// Two places.
@@ -129,7 +175,7 @@ struct World<X: Charges> {
 impl<X: Charges> World<X> {
     fn new<D: Door<Charges = X>>(random: &mut fastrand::Rng, flaw: Flaw) -> Self {
         let plan = Plan::new();
-        let clock = ManualClock::at(Micros::from_epoch_ms(1_700_000_000_000).unwrap());
+        let clock = ManualClock::at(start());
         let (inner, eyes) = D::compose(&plan, &clock, random);
         let gate = Gate::new(LimitRules::fixed(4)).unwrap();
         let axes = Flawed { inner, gate: gate.clone(), flaw };
@@ -261,6 +307,10 @@ pub(crate) fn leak<D: Door>(count: usize, flaw: Flaw) -> Result<Counted, String>
         }
         Ok(sum)
     })
+}
+
+fn start() -> Micros {
+    Micros::from_epoch_ms(1_700_000_000_000).unwrap()
 }
 
 const MINUTE: Span = Span::from_secs(60);

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 
 use admittance::admission::{Charges, Request};
 use admittance::budget::Flow;
@@ -12,7 +13,9 @@ use axum::body::Bytes;
 use http_body::Frame;
 use tokio::io::AsyncReadExt;
 
-use crate::world::{Far, Limits, answer, ask_for, layer, limits, limits_of, serve, until};
+use crate::world::{
+    Far, Limits, answer, ask_for, ask_with, layer, limits, limits_of, serve, until,
+};
 
 /// Whether a stream that has begun and not ended still has its place.
 async fn is_held_while_streaming<X: Charges>(
@@ -188,6 +191,63 @@ async fn a_response_that_ends_while_it_is_metered_ends_when_that_is_done_or_give
         until(|| limits.is_idle()).await;
         let left = if is_given_up { 500 } else { 930 };
         assert_eq!(limits.left("ann").await, (99, left), "{is_given_up}");
+    }
+}
+
+/// Nobody sends the body of an answer to HEAD, so nobody asks for its end: that is not a client
+/// that went away.
+#[tokio::test]
+async fn a_response_whose_body_is_not_sent_has_ended_with_its_head() {
+    let limits = limits(100, 1_000, 1);
+    let (address, mut streams) = serve(|app| app.layer(layer(&limits))).await;
+    for (nth, path) in ["/", "/sized", "/stream", "/unmodified"].into_iter().enumerate() {
+        let method = if path == "/unmodified" { "GET" } else { "HEAD" };
+        let mut asked = ask_with(method, address, path, "x-user: ann\r\nx-cost: 10\r\n").await;
+        let mut text = String::new();
+        asked.read_to_string(&mut text).await.unwrap();
+        assert!(text.ends_with("\r\n\r\n"), "it has no body: {text}");
+        until(|| limits.is_idle()).await;
+        let (stats, done) = (limits.gate.stats(), nth as u64 + 1);
+        assert_eq!((stats.finished, stats.ignored), (done, 0), "{path}");
+        assert_eq!(limits.left("ann").await, (100 - done, 1_000 - 10 * done), "{path}");
+    }
+    drop(streams.recv().await);
+}
+
+/// Whoever is next in turn to meter it may be gone before its turn comes.
+#[tokio::test]
+async fn a_response_that_ends_before_one_who_waits_to_meter_gives_up_has_ended() {
+    for is_first_given_up in [false, true] {
+        let limits = limits_of(100, 1_000, 1, |here| Arc::new(Far::new(here)));
+        let far = Arc::clone(limits.admitter.charges());
+        let (address, mut streams) = serve(|app| app.layer(layer(&limits))).await;
+        let mut streaming = ask_for(address, "/stream", "x-user: ann\r\nx-cost: 500\r\n").await;
+        let stream = streams.recv().await.unwrap();
+        let admitted = stream.admitted.unwrap();
+        far.open(false);
+        let mut first = Box::pin(admitted.debit(70));
+        let mut second = Box::pin(admitted.debit(7));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        // The turn is the second's from now on, or from when the first is gone.
+        if is_first_given_up {
+            drop(stream.frames);
+            streaming.read_to_end(&mut Vec::new()).await.unwrap();
+            drop(first);
+        } else {
+            far.open(true);
+            let _ = first.await.unwrap();
+            drop(stream.frames);
+            streaming.read_to_end(&mut Vec::new()).await.unwrap();
+        }
+        far.open(true);
+        drop(second);
+        until(|| limits.is_idle()).await;
+        assert_eq!(limits.gate.stats().finished, 1, "as it was judged");
+        let left = if is_first_given_up { 500 } else { 930 };
+        assert_eq!(limits.left("ann").await, (99, left));
+        drop(admitted);
     }
 }
 

@@ -171,6 +171,7 @@ pub(crate) async fn serve(
         .route("/", get(|| async { "done" }))
         .route("/healthz", get(|| async { "done" }))
         .route("/empty", get(|| async { StatusCode::NO_CONTENT }))
+        .route("/unmodified", get(|| async { (StatusCode::NOT_MODIFIED, "as you know it") }))
         .route("/busy", get(busy))
         .route("/metered", get(metered))
         .route("/panic", get(panics))
@@ -189,9 +190,18 @@ async fn panics() -> &'static str {
 
 /// A connection on which this was asked for.
 pub(crate) async fn ask_for(address: SocketAddr, path: &str, headers: &str) -> TcpStream {
+    ask_with("GET", address, path, headers).await
+}
+
+pub(crate) async fn ask_with(
+    method: &str,
+    address: SocketAddr,
+    path: &str,
+    headers: &str,
+) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request =
-        format!("GET {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{headers}\r\n");
+        format!("{method} {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{headers}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     stream
 }
