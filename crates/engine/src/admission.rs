@@ -49,7 +49,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use admittance_core::budget::LeaseKey;
+use admittance_core::budget::{Budget, LeaseKey};
 use admittance_core::concurrency::Word as Places;
 use admittance_core::learn::price::Bid;
 use admittance_core::load::Class;
@@ -257,6 +257,11 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
     #[inline]
     async fn decide(&self, request: Request<'_>) -> Result<Admitting<X, G>, StoreError> {
         let inner = &*self.0;
+        if inner.has_cost && request.cost > Budget::UNITS_MAX {
+            // Before anything is charged: no account could say so later.
+            inner.counts.failed();
+            return Err(StoreError::CostTooLarge);
+        }
         let mut verdicts = Verdicts::NONE;
         let Begun::Asking(permit) = inner.begin(&request, &mut verdicts) else {
             return Ok(inner.denied(verdicts, Source::Node));

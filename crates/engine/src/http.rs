@@ -6,7 +6,8 @@
 //!
 //! # Guarantee
 //! - What a client writes into a header never changes the key it is limited by: only what a
-//!   trusted proxy wrote does.
+//!   trusted proxy wrote does. A proxy that copies what a client sent into `Forwarded` (`host=`)
+//!   lets it spoil that field: then the nearest address that can be read counts.
 //! - The numbers in a field are whole, not negative, and never promise more than the decision did:
 //!   what is left is rounded down, times are rounded up.
 //!

@@ -139,12 +139,16 @@ pub(super) struct Held {
     /// What was produced, once that was said or is taken to be what was expected.
     actual: Option<u64>,
     is_expected: bool,
+    /// What may have been debited besides: its answer was lost.
+    unsure: u64,
     is_settled: bool,
 }
 
 impl Held {
     pub(super) const fn new(lease: LeaseKey, key: HeldKey, cost: u64) -> Self {
-        Self { lease, key, cost, debited: 0, actual: None, is_expected: false, is_settled: false }
+        let (debited, actual) = (0, None);
+        let (unsure, is_expected, is_settled) = (0, false, false);
+        Self { lease, key, cost, debited, actual, is_expected, unsure, is_settled }
     }
 
     const fn telling(&self, word: Word) -> Telling<'_> {
@@ -241,7 +245,14 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
     pub async fn debit(&mut self, units: u64) -> Result<Metered, StoreError> {
         let Some(held) = &mut self.held else { return Ok(Metered::UNMETERED) };
         let charges = self.admitter.charges();
-        let metered = charges.meter(held.telling(Word::Debit(units))).await?;
+        let was_unsure = held.unsure;
+        // Until the answer is here, also if nobody waits for it any more.
+        held.unsure = was_unsure.saturating_add(units).min(Budget::UNITS_MAX);
+        let metered = charges.meter(held.telling(Word::Debit(units))).await;
+        if !metered.as_ref().is_err_and(StoreError::may_have_charged) {
+            held.unsure = was_unsure;
+        }
+        let metered = metered?;
         if metered.decision.is_admit() {
             held.debited = held.debited.saturating_add(units);
         }
@@ -371,7 +382,8 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
     fn expect(&mut self) {
         let is_unsaid = |held: &&mut Held| held.debited == 0 && held.actual.is_none();
         if let Some(held) = self.held.as_mut().filter(is_unsaid) {
-            (held.actual, held.is_expected) = (Some(held.cost), true);
+            // What may have been debited is not given back.
+            (held.actual, held.is_expected) = (Some(held.cost.max(held.unsure)), true);
         }
     }
 }

@@ -67,15 +67,24 @@ impl<S: Fuses + 'static> InStore<S> {
     }
 
     /// How often, for each key. The limiter is of the same store.
+    ///
+    /// # Panics
+    /// It is of another: what one store holds, another cannot charge.
     #[must_use]
     pub fn rate(self, limiter: impl Into<Arc<SharedLimiter<S>>>) -> Self {
-        Self { rate: Some(limiter.into()), ..self }
+        let limiter = limiter.into();
+        assert!(Arc::ptr_eq(limiter.store(), &self.store), "a limiter of another store");
+        Self { rate: Some(limiter), ..self }
     }
 
     /// How much, for each key. The accounts are of the same store.
+    ///
+    /// # Panics
+    /// They are of another.
     #[must_use]
     pub fn cost(self, accounts: impl Into<Arc<SharedAccounts<S>>>, budgets: &Budgets) -> Self {
         let (accounts, budgets) = (accounts.into(), budgets.clone());
+        assert!(Arc::ptr_eq(accounts.store(), &self.store), "accounts of another store");
         let ttl = crate::budget::TTL_DEFAULT;
         Self { cost: Some(Budgeted { accounts, budgets, ttl }), ..self }
     }

@@ -41,8 +41,8 @@ pub enum OnError {
 ///   503 for concurrency and load, with when to come back.
 /// - What was admitted is held until the response's body has ended or is dropped. A body that ends
 ///   finishes it; a failure, an overloaded status further down or a panic counts as overload; a
-///   client that goes away says nothing about the load. Unless it finished, only what was debited
-///   or settled is counted. Nothing leaks.
+///   client that goes away says nothing about the load. It costs what was settled or debited or, if
+///   neither was said and the answer had begun well, what was expected. Nothing leaks.
 /// - The handler finds it as [`Admitted`] in the request's extensions, for what it costs.
 ///
 /// A connection that is upgraded, a WebSocket say, is not held: its response ends with its head.
@@ -289,7 +289,14 @@ impl<X: Charges, K, R, G: GateClock> AdmissionLayer<X, K, R, G> {
             Ok(Admitting::Admitted(admission)) => {
                 let (admitted, settings) = (Admitted::new(admission), Arc::clone(&self.settings));
                 let ending = Ending::Finish;
-                Ok(Some(Held { admitted, settings, ending, due: None, is_over: false }))
+                Ok(Some(Held {
+                    admitted,
+                    settings,
+                    ending,
+                    due: None,
+                    is_begun: false,
+                    is_over: false,
+                }))
             }
             Ok(Admitting::Denied(denial)) => Err(Refusal::new(Why::Denied(denial), is_grpc)),
             // Clients may have a say in the cost, and none of them may open the layer with it.
@@ -311,6 +318,8 @@ struct Held {
     /// Bytes of the body that are still to come, if that is known. A server that has sent them all
     /// does not ask for the end.
     due: Option<u64>,
+    /// Whether there was an answer.
+    is_begun: bool,
     is_over: bool,
 }
 
@@ -332,9 +341,12 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.admitted.end(End::Gone);
+        if self.is_over {
+            return;
         }
+        // Who breaks off an answer has had the work done, and pays for it like everybody.
+        let is_done = self.is_begun && self.ending == Ending::Finish && !std::thread::panicking();
+        self.admitted.end(if is_done { End::Judged(Ending::Ignore) } else { End::Gone });
     }
 }
 
@@ -358,6 +370,7 @@ fn begun<B: Body>(
         if held.settings.measure == Measure::Head {
             held.admitted.first_byte();
         }
+        held.is_begun = true;
         Some(held)
     });
     response.map(|body| AdmissionBody { body, held })

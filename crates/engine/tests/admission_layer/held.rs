@@ -59,7 +59,7 @@ async fn a_layer_that_ends_with_the_head_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_gives_back_all_but_what_was_debited() {
+async fn a_client_that_goes_away_pays_what_was_debited() {
     let limits = limits(100, 1_000, 1);
     let (address, mut streams) = serve(|app| app.layer(layer(&limits))).await;
     let streaming = ask_for(address, "/stream", "x-user: ann\r\nx-cost: 500\r\n").await;
@@ -81,6 +81,26 @@ async fn a_client_that_goes_away_gives_back_all_but_what_was_debited() {
     let over = admitted.debit(1).await.unwrap();
     assert_eq!((over.flow, over.decision.is_admit()), (Flow::Stop, false));
     assert_eq!(limits.left("ann").await, (99, 930));
+}
+
+#[tokio::test]
+async fn a_client_that_breaks_off_its_answer_pays_what_was_expected() {
+    let limits = limits(100, 1_000, 1);
+    let (address, mut streams) = serve(|app| app.layer(layer(&limits))).await;
+    let mut streaming = ask_for(address, "/stream", "x-user: ann\r\nx-cost: 500\r\n").await;
+    let stream = streams.recv().await.unwrap();
+    stream.frames.send(Ok(Frame::data(Bytes::from("some")))).unwrap();
+    let mut some = [0; 1_000];
+    assert!(streaming.read(&mut some).await.unwrap() > 0, "the answer has begun");
+    drop(streaming);
+    until(|| {
+        let _ = stream.frames.send(Ok(Frame::data(Bytes::from("more"))));
+        stream.frames.is_closed()
+    })
+    .await;
+    until(|| limits.is_idle()).await;
+    assert_eq!((limits.gate.stats().ignored, limits.gate.stats().finished), (1, 0));
+    assert_eq!(limits.left("ann").await, (99, 500));
 }
 
 #[tokio::test]
