@@ -155,8 +155,8 @@ impl<A: Accounts + 'static> Purse<'_, A> {
 
     pub(super) async fn meter(&self, told: Telling<'_>) -> Result<Metered, StoreError> {
         let (act, units) = act(told);
-        let booked = self.book(told.key, units, act).await?;
-        Ok(Metered::from(&booked.booked.together))
+        let BookedBy { booked, source } = self.book(told.key, units, act).await?;
+        Ok(Metered { source, ..Metered::from(&booked.together) })
     }
 
     pub(super) async fn look(&self, key: &[u8], cost: u64) -> Result<Decided, StoreError> {

@@ -225,6 +225,8 @@ pub struct Metered {
     pub unspent: u64,
     /// What a settlement did, in the first of the budgets.
     pub settlement: Settlement,
+    /// Where the answer comes from: a fail mode knows nothing of leases that a store keeps.
+    pub source: Source,
 }
 
 impl Metered {
@@ -234,6 +236,7 @@ impl Metered {
         flow: Flow::GoOn,
         unspent: 0,
         settlement: Settlement::None,
+        source: Source::Store,
     };
 }
 
@@ -242,7 +245,8 @@ impl From<&Together> for Metered {
         let first = together.each.first();
         let settlement = first.map_or(Settlement::None, |one| one.settlement);
         let unspent = first.map_or(0, |one| one.unspent);
-        Self { decision: together.decision, flow: together.flow, unspent, settlement }
+        let (decision, flow, source) = (together.decision, together.flow, Source::Store);
+        Self { decision, flow, unspent, settlement, source }
     }
 }
 

@@ -184,7 +184,8 @@ impl<C: Clock> Purse<C> {
             let charge = Charge { policy: self.budgets.policy(), budget, key: told.key, units };
             let one = self.accounts.one_now(&charge, act)?;
             let (decision, flow, unspent) = (one.decision, one.flow, one.unspent);
-            return Ok(Metered { decision, flow, unspent, settlement: one.settlement });
+            let (settlement, source) = (one.settlement, Source::Store);
+            return Ok(Metered { decision, flow, unspent, settlement, source });
         }
         let charges = self.charges(told.key, units);
         let booked = self.accounts.book_now(Entry { charges: &charges, act })?;

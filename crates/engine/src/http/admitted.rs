@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 
-use admittance_core::budget::{Flow, Settlement};
+use admittance_core::budget::Flow;
 use admittance_core::learn::Ending;
 use admittance_core::{Decision, Outcome, Retry, Verdicts};
 use tokio::sync::MutexGuard;
@@ -179,6 +179,5 @@ impl<X: Charges, G: GateClock> Drop for InUse<'_, X, G> {
 const OVER: Metered = Metered {
     decision: Decision { outcome: Outcome::Deny(Retry::Never), ..Decision::NEUTRAL },
     flow: Flow::Stop,
-    unspent: 0,
-    settlement: Settlement::None,
+    ..Metered::UNMETERED
 };
