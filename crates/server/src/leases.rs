@@ -9,7 +9,9 @@
 //! accounts, and nobody waits for that.
 //!
 //! # Guarantee
-//! - A lease ends once: by release, by time, or with the process that holds it.
+//! - A lease ends once: by release, by time, or with the process that holds it. Its reservation is
+//!   then left in the store, where others can settle it until it ends by itself.
+//! - A reservation that is not settled does not end before its lease.
 //! - It is taken back at the first sweep after its end. A heartbeat that arrives before that sweep
 //!   keeps it, even if its time was over.
 //! - A release that arrives elsewhere frees the place when the owner collects its notes, and the
@@ -19,8 +21,8 @@
 //!   a heartbeat waits for them or fails with them. What they cannot be told ends by itself there.
 //!
 //! # Proven by
-//! `tests/admit.rs` and `tests/admission_leases.rs`, with a manual clock and two instances on one
-//! relay.
+//! `tests/admit.rs`, `tests/admission_leases.rs` and `tests/admission_ends.rs`, with a manual clock
+//! and two instances on one relay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -86,13 +88,14 @@ pub(crate) struct Renewing {
     pub(crate) admitter: Admitter<Axes>,
     pub(crate) key: Box<[u8]>,
     pub(crate) lease: LeaseKey,
-    pub(crate) ttl: Span,
+    /// A heartbeat after this long is passed on.
+    pub(crate) every: Span,
 }
 
 impl Renewing {
-    /// When it is to be heard of next: with two more tries before it ends.
+    /// When it is to be heard of next.
     fn due(&self, now: Micros) -> Micros {
-        now + Span::from_us(self.ttl.us() / 3)
+        now + self.every
     }
 
     async fn renew(self) {
@@ -145,14 +148,10 @@ impl Leases {
         }
     }
 
-    /// Says that this instance is not here any more.
+    /// Says that this instance is not here any more, and acts on the last that others were told.
     pub(crate) async fn close(&self) {
+        let _ = tokio::join!(self.collect_for(Span::from_ms(1)), self.all_told());
         self.all_told().await;
-        if let Some(relay) = &self.relay {
-            let (owner, secret) = (self.owner, self.signer.secret());
-            let ttl = Span::from_ms(1);
-            let _ = relay.collect(Collect { owner, secret, ttl, ended: &[] }).await;
-        }
     }
 
     /// What the clock shows that leases end by.
@@ -268,10 +267,15 @@ impl Leases {
 
     /// Fetches what other instances were told, and acts on it; says how much it was.
     pub(crate) async fn collect(&self) -> Result<usize, StoreError> {
+        self.collect_for(HERE_TTL).await
+    }
+
+    /// The same, and this instance is here for so long.
+    async fn collect_for(&self, ttl: Span) -> Result<usize, StoreError> {
         let Some(relay) = &self.relay else { return Ok(0) };
         let ended = std::mem::take(&mut *lock(&self.ended));
         let (owner, secret) = (self.owner, self.signer.secret());
-        let collect = Collect { owner, secret, ttl: HERE_TTL, ended: &ended };
+        let collect = Collect { owner, secret, ttl, ended: &ended };
         let notes = relay.collect(collect).await?;
         let now = self.clock.precise();
         let mut due = Vec::new();
@@ -471,6 +475,16 @@ impl Leases {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whoever holds a lease of an instance that stops is still at work, and settles elsewhere.
+impl Drop for Leases {
+    fn drop(&mut self) {
+        for shard in &mut self.held {
+            let held = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
+            held.drain().for_each(|(_, Held { admission, .. })| admission.leave());
+        }
+    }
 }
 
 impl fmt::Debug for Leases {

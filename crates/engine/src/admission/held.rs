@@ -310,7 +310,8 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
     }
 
     /// [`finish`](Self::finish) of a lease that others may have debited by its number: asks the
-    /// accounts, and waits until they know of the end. The permit is free at once.
+    /// accounts, and waits until they know of the end. The permit is free at once. If they cannot
+    /// be asked, what was expected is told.
     ///
     /// # Errors
     /// They could not be told; they are once more when this is dropped.
@@ -376,6 +377,12 @@ impl<X: Charges, G: GateClock> Admission<X, G> {
     /// Gives up the permit alone, for who keeps it by other means; the rest is held on.
     pub fn take_permit(&mut self) -> Option<Permit<G>> {
         self.permit.take()
+    }
+
+    /// Gives up the permit, and leaves the reservation to those who know the number of its lease:
+    /// they can settle it until it ends by itself.
+    pub fn leave(mut self) {
+        self.held = None;
     }
 
     /// Done, and nobody has said what was produced: what was expected, unless some was debited.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 
-use admittance_core::budget::{Flow, Settlement};
+use admittance_core::budget::Flow;
 use admittance_core::learn::Ending;
 use admittance_core::{Decision, Outcome, Retry, Verdicts};
 use tokio::sync::MutexGuard;

@@ -10,9 +10,11 @@
 //!   and settle at any instance that shares the accounts.
 //!
 //! # Proven by
-//! `tests/admit.rs`, `tests/admission.rs`, `tests/admission_leases.rs`, and `tests/admission.rs` of
-//! the command, with instances that share a store and one that is killed.
+//! `tests/admit.rs`, `tests/admission.rs`, `tests/admission_leases.rs`, `tests/admission_ends.rs`,
+//! and `tests/admission.rs` of the command, with instances that share a store and one that is
+//! killed.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use admittance::budget::Budget;
 use admittance::learn::price::Bid;
 use admittance::load::Class;
 use admittance::{Axis, Cost, Decided, Decision, Invalid, Micros, Source, Span, Verdicts};
+use tokio::time::timeout_at;
 
 use super::axes::Axes;
 use super::gated::Gated;
@@ -87,7 +90,7 @@ pub(super) struct Admits {
     admitter: Admitter<Axes>,
     /// For how long what is admitted is held; nothing if it holds nothing.
     term: Option<Term>,
-    /// How long a reservation lives that must be renewed in its accounts.
+    /// How often a reservation must be renewed in its accounts.
     renewed: Option<Span>,
 }
 
@@ -102,8 +105,10 @@ impl Admits {
             return Ok(None);
         }
         let axes = axes();
-        // In this process it lives as long as its lease does.
-        let renewed = policy.reservation_ttl().filter(|_| !axes.is_at_once());
+        let lives = policy.reservation_ttl();
+        // In this process it lives as long as there is.
+        let lives = lives.map(|ttl| if axes.is_at_once() { Budget::TTL_MAX } else { ttl });
+        let renewed = lives.zip(policy.lease_ttl()).map(|(ttl, lease)| renew_every(ttl, lease));
         let mut admitter = Admitter::new(axes).atomicity(policy.atomicity);
         if let Some(gate) = gate {
             admitter = admitter.concurrency(gate.gate().clone());
@@ -125,9 +130,9 @@ impl Admits {
     }
 
     fn renewing(&self, admission: &Admission<Axes>, key: &str) -> Option<Renewing> {
-        let (ttl, lease) = (self.renewed?, admission.lease()?);
+        let (every, lease) = (self.renewed?, admission.lease()?);
         let (admitter, key) = (self.admitter.clone(), key.as_bytes().into());
-        Some(Renewing { admitter, key, lease, ttl })
+        Some(Renewing { admitter, key, lease, every })
     }
 }
 
@@ -326,9 +331,14 @@ impl Service {
                 tokio::time::sleep(SWEEP - SWEEP_COLLECTS).await;
                 // What was heard elsewhere counts, if the store says so in time.
                 let began = tokio::time::Instant::now();
-                let _ = tokio::time::timeout_at(began + SWEEP_COLLECTS, self.collect()).await;
+                let mut collect = pin!(self.collect());
+                let collected = timeout_at(began + SWEEP_COLLECTS, &mut collect).await;
                 tokio::time::sleep_until(began + SWEEP_COLLECTS).await;
                 self.sweep();
+                if collected.is_err() {
+                    // Notes that the store has given out are nowhere else.
+                    let _ = timeout_at(began + COLLECT_MAX, collect).await;
+                }
             }
         };
         tokio::join!(sweeping, self.collecting());
@@ -337,7 +347,7 @@ impl Service {
     async fn collecting(&self) {
         let mut pause = COLLECT_SLOW;
         while self.leases.has_relay() {
-            let collected = tokio::time::timeout(SWEEP, self.collect()).await;
+            let collected = tokio::time::timeout(COLLECT_MAX, self.collect()).await;
             let is_busy = matches!(collected, Ok(Ok(notes)) if notes > 0);
             pause = if is_busy { COLLECT_FAST } else { (pause * 2).min(COLLECT_SLOW) };
             tokio::time::sleep(pause).await;
@@ -381,11 +391,12 @@ impl PolicyConfig {
         self.concurrency.as_ref().map(|gate| gate.lease_ttl).or(cost)
     }
 
-    /// How long the reservation of an admission is kept without being heard of: not shorter than
-    /// the lease whose heartbeats renew it.
+    /// How long the reservation of an admission is kept without being heard of: longer than the
+    /// lease whose heartbeats renew it, which can be kept until it is swept.
     pub(super) fn reservation_ttl(&self) -> Option<Span> {
         let cost = self.cost.as_ref().filter(|cost| cost.is_axis)?.lease_ttl;
-        Some(self.lease_ttl().map_or(cost, |lease| cost.max(lease)))
+        let longest = self.lease_ttl().map_or(cost, |lease| cost.max(kept_for(lease)));
+        Some(longest.min(Budget::TTL_MAX))
     }
 
     /// For how long a place may be held at most: longer than that nobody keeps it after this
@@ -396,9 +407,27 @@ impl PolicyConfig {
     }
 }
 
+/// How often heartbeats renew a reservation that lives so long, for a lease that lives so long:
+/// with two more tries before it ends, and often enough that it ends after the lease, however late
+/// the next heartbeat comes.
+fn renew_every(ttl: Span, lease: Span) -> Span {
+    let beyond = ttl.us().saturating_sub(kept_for(lease).us());
+    Span::from_us(beyond.min(ttl.us() / 3))
+}
+
+/// How long a heartbeat may find a lease that lives so long: until it is swept.
+const fn kept_for(lease: Span) -> Span {
+    Span::from_us(lease.us() + OVERDUE_MAX.us())
+}
+
+/// Sweeps are at most this far apart, with a slow store.
+const OVERDUE_MAX: Span = Span::from_secs(1);
+
 /// How often permits are taken back whose holders are gone.
 pub const SWEEP: Duration = Duration::from_millis(500);
 /// How often notes of other instances are looked for, when there were some and when there were not.
 const SWEEP_COLLECTS: Duration = Duration::from_millis(100);
+/// How long the store may take to give them out. Then they are lost.
+const COLLECT_MAX: Duration = Duration::from_millis(500);
 const COLLECT_FAST: Duration = Duration::from_millis(20);
 const COLLECT_SLOW: Duration = Duration::from_millis(250);
