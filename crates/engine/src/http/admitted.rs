@@ -182,7 +182,6 @@ impl<X: Charges, G: GateClock> Drop for InUse<'_, X, G> {
 const OVER: Metered = Metered {
     decision: Decision { outcome: Outcome::Deny(Retry::Never), ..Decision::NEUTRAL },
     flow: Flow::Stop,
-    unspent: 0,
-    settlement: Settlement::None,
     source: Source::Node,
+    ..Metered::UNMETERED
 };
