@@ -314,6 +314,8 @@ async fn no_permit_is_lost_and_nothing_settled_twice_when_every_call_goes_to_ano
         eventually("no permit is out", async || metric(service, in_flight) == 0).await;
         assert_eq!(metric(service, "admittance_leases "), 0);
         assert_eq!(metric(service, "admittance_overloaded_total{policy=\"llm\"}"), 0);
+        // A release that was lost would have ended by time.
+        assert_eq!(metric(service, "admittance_leases_reclaimed_total"), 0);
     }
     permits_are_all_there(&doors).await;
     let beats = tally.beats.load(Ordering::Relaxed);

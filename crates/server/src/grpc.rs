@@ -140,6 +140,7 @@ pub(crate) fn status(refusal: Refusal) -> Status {
         Refusal::Shed(shed) => crate::load::status(shed),
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
         Refusal::Unsupported { .. } => Status::unimplemented(message),
+        Refusal::TooManyLeases { .. } => Status::resource_exhausted(message),
         Refusal::Store { .. } | Refusal::Relay { .. } => Status::unavailable(message),
         Refusal::Apart { .. } | Refusal::AcrossNodes { .. } => Status::failed_precondition(message),
         Refusal::CostOutOfRange { .. }

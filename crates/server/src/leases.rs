@@ -12,6 +12,7 @@
 //! - A lease ends once: by release, by time, or with the process that holds it. Its reservation is
 //!   then left in the store, where others can settle it until it ends by itself.
 //! - A reservation that is not settled does not end before its lease.
+//! - Bounded: at most a million are held, and as many more as are asked for at one moment.
 //! - It is taken back at the first sweep after its end. A heartbeat that arrives before that sweep
 //!   keeps it, even if its time was over.
 //! - A release that arrives elsewhere frees the place when the owner collects its notes, and the
@@ -27,7 +28,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
@@ -48,6 +49,9 @@ pub(crate) struct Leases {
     clock: SharedClock,
     next: AtomicU64,
     held: [Mutex<HashMap<u64, Held>>; SHARDS],
+    /// How many those are, and how many they may be.
+    count: AtomicUsize,
+    most: usize,
     /// Leases that were taken back, which the relay has not been told of.
     ended: Mutex<Vec<u64>>,
     relay: Option<AnyFleet>,
@@ -138,6 +142,8 @@ impl Leases {
             clock,
             next: AtomicU64::new(1),
             held: std::array::from_fn(|_| Mutex::default()),
+            count: AtomicUsize::new(0),
+            most: HELD_MAX,
             ended: Mutex::default(),
             relay,
             others: Mutex::default(),
@@ -180,6 +186,7 @@ impl Leases {
             (renewing, due)
         });
         let held = Held { admission, ttl, until, at_most, renewing };
+        self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(id.lease).insert(id.lease, held);
         Lease { id: id.to_string(), until }
     }
@@ -253,6 +260,7 @@ impl Leases {
             over.extend(taken);
         }
         let count = over.len();
+        self.count.fetch_sub(count, Ordering::Relaxed);
         for (lease, Held { mut admission, .. }) in over {
             if let Some(permit) = admission.take_permit() {
                 // A client that is gone is not work that was dropped.
@@ -298,7 +306,21 @@ impl Leases {
 
     /// How many leases are held.
     pub(crate) fn held(&self) -> usize {
-        self.held.iter().map(|shard| lock(shard).len()).sum()
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether no more should be given out. Those who ask at the same moment may all find room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.held() >= self.most
+    }
+
+    /// How many may be held.
+    pub(crate) const fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(crate) const fn set_most(&mut self, most: usize) {
+        self.most = most;
     }
 
     /// How many were taken back because nobody was heard.
@@ -328,6 +350,7 @@ impl Leases {
     fn end(&self, lease: u64, told: Told, ago: Span) {
         let held = self.shard(lease).remove(&lease);
         let Some(Held { mut admission, .. }) = held else { return };
+        self.count.fetch_sub(1, Ordering::Relaxed);
         if let Some(permit) = admission.take_permit() {
             let permit = permit.ended_ago(ago);
             match told {
@@ -506,6 +529,8 @@ const NOTES_AT_ONCE: usize = 500;
 /// So many reservations are renewed in their accounts at a time.
 const RENEWED_AT_ONCE: usize = 32;
 const SHARDS: usize = 16;
+/// The most leases that are held here, but for those that are being asked for at that moment.
+const HELD_MAX: usize = 1_000_000;
 const OTHERS_MAX: usize = 1_024;
 /// More than this between two collections are forgotten: a heartbeat elsewhere then learns of the
 /// end one collection later.

@@ -14,7 +14,7 @@ use admittance::{
     FuseAsk, Fuses, Group, GuardSettings, ManualClock, Many, Memory, MemoryCoordinator,
     MemoryRelay, Op, Relay, Span, Store, StoreError,
 };
-use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Service, Work};
+use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Refusal, Service, Work};
 
 const POLICIES: &str = "
 limiters:
@@ -247,4 +247,28 @@ async fn a_slow_relay_loses_nothing_that_it_was_told() {
     a.all_told().await;
     assert_eq!(stands(&b, "all").await, (40, 0));
     tending.abort();
+}
+
+#[tokio::test]
+async fn no_more_leases_are_given_out_than_an_instance_keeps() {
+    let clock = ManualClock::default();
+    let config = Config::parse("test", POLICIES, Fail::Closed).unwrap();
+    let service = Service::new(&config, Arc::new(clock.clone())).with_leases_max(3);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(lease(&service, "spend", 10).await);
+    }
+    let is_full = async || match service.admit("spend", "ann").await {
+        Err(Refusal::TooManyLeases { most: 3 }) => true,
+        other => other.unwrap().lease.is_none(),
+    };
+    assert!(is_full().await);
+    assert_eq!(stands(&service, "spend").await, (0, 30), "nothing was charged");
+    for _ in 0..2 {
+        service.release(&ids[0], false).await.unwrap();
+    }
+    assert!(!is_full().await && is_full().await, "one was released");
+    clock.advance(Span::from_secs(31));
+    assert_eq!((service.sweep(), service.leases_held()), (3, 0));
+    assert!(!is_full().await, "and three were taken back");
 }

@@ -157,7 +157,8 @@ impl Service {
     ///
     /// # Errors
     /// An unknown policy, one that is not for admissions, a key that is too long, a cost that no
-    /// account counts, a store that could not answer; then nothing is held.
+    /// account counts, as many leases as there may be, a store that could not answer; then nothing
+    /// is held.
     pub async fn admit_work(&self, work: &Work<'_>) -> Result<Admitted, Refusal> {
         let policy = self.admitting(work)?;
         let key = work.key;
@@ -175,6 +176,9 @@ impl Service {
             let verdicts = Verdicts::NONE.with(Axis::Load, self.unlimited());
             return Ok(Admitted::new(verdicts, None, Source::Node));
         };
+        if admits.term.is_some() && self.leases.is_full() {
+            return Err(Refusal::TooManyLeases { most: self.leases.most() });
+        }
         let mut request = work.request();
         // Others debit and settle by the lease's own number, so it has one before it is asked for.
         let named = policy.has_cost_axis().then(|| self.leases.name());
@@ -307,6 +311,13 @@ impl Service {
     /// The store that they share did not answer.
     pub async fn collect(&self) -> Result<usize, admittance::StoreError> {
         self.leases.collect().await
+    }
+
+    /// The same, with at most so many leases at a time, about; a million unless said.
+    #[must_use]
+    pub fn with_leases_max(mut self, most: usize) -> Self {
+        self.leases.set_most(most);
+        self
     }
 
     /// How many permits are held by clients.

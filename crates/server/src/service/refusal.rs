@@ -126,6 +126,12 @@ pub enum Refusal {
     /// This process is behind.
     #[error("{0}")]
     Shed(Shed),
+    /// Clients hold as many leases of this instance as it keeps.
+    #[error("{most} leases are held here, which is the most; release those that are done")]
+    TooManyLeases {
+        /// How many those are.
+        most: usize,
+    },
     /// The batch is too long.
     #[error("the batch has {length} keys; the most is {BATCH_MAX}")]
     BatchTooLong {
