@@ -152,7 +152,7 @@ fn a_fleet_that_is_not_locked_is_noticed() {
     // Reads, lets others go ahead, and writes.
     let edits = [
         ("WHERE f.key = wanted FOR NO KEY UPDATE;", "WHERE f.key = wanted;"),
-        ("    IF is_known THEN\n", "    PERFORM pg_sleep(0.002);\n    IF is_known THEN\n"),
+        ("    IF is_known THEN\n", "    PERFORM pg_sleep(0.02);\n    IF is_known THEN\n"),
     ];
     let fleets = Postgres::new(&server.url(), &runtime, "mutant", 1).edited("fleets", &edits);
     let seen = admittance_testkit::block_on(coordinators_are_atomic(&fleets));
