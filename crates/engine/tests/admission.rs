@@ -15,6 +15,8 @@ mod explained;
 mod kinds;
 #[path = "admission/matrix.rs"]
 mod matrix;
+#[path = "admission/mishaps.rs"]
+mod mishaps;
 #[path = "admission/modes.rs"]
 mod modes;
 #[path = "admission/race.rs"]

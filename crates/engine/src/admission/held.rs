@@ -112,10 +112,10 @@ impl std::error::Error for Denial {}
 /// [`dropped`](Self::dropped), or when it is dropped.
 ///
 /// The permit is free at once. The reservation of a cost axis ends with what was
-/// [settled](Self::settle); without a settlement `finish` counts what was debited or, if nothing
-/// was, what was expected, and any other end what was debited. Accounts of this process know at
-/// once, others are told in a task of the runtime it ends in, or else of the one it was made in: a
-/// few seconds long while they cannot be, unless too many wait for that already.
+/// [settled](Self::settle); without a settlement `finish` and `ignore` count what was debited or,
+/// if nothing was, what was expected, and any other end what was debited. Accounts of this process
+/// know at once, others are told in a task of the runtime it ends in, or else of the one it was
+/// made in: a few seconds long while they cannot be, unless too many wait for that already.
 #[must_use = "an admission that is dropped at once gives back what the work needs"]
 pub struct Admission<X: Charges, G: GateClock = CounterClock> {
     admitter: Admitter<X, G>,
