@@ -21,6 +21,8 @@ pub mod bench;
 pub mod budget;
 mod clock;
 mod coordinator;
+#[cfg(feature = "tower")]
+mod due;
 mod escrow;
 pub mod gate;
 #[cfg(feature = "tower")]

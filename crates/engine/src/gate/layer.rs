@@ -42,8 +42,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use admittance_core::learn::Ending;
-use bytes::Buf as _;
-use http::header::{CONTENT_LENGTH, RETRY_AFTER};
+use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -51,6 +50,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{CounterClock, Gate, GateClock, Permit, Refused};
+use crate::due::Due;
 
 /// What is known of a request when its ending is judged.
 #[derive(Clone, Copy, Debug)]
@@ -247,7 +247,8 @@ where
             }
             Ok(permit) => {
                 let (judge, measure) = (Arc::clone(judge), *measure);
-                let held = Held { permit, judge, measure, ending: Ending::Finish, due: None };
+                let held =
+                    Held { permit, judge, measure, ending: Ending::Finish, due: Due::UNKNOWN };
                 let future = Some(self.inner.call(request));
                 GateFuture { future, refused: None, held: Some(held) }
             }
@@ -261,8 +262,7 @@ struct Held<C: GateClock> {
     judge: Judge,
     measure: Measure,
     ending: Ending,
-    /// How much of the body is still to come, if that is known.
-    due: Option<u64>,
+    due: Due,
 }
 
 impl<C: GateClock> Held<C> {
@@ -330,9 +330,8 @@ fn begun<B: Body, C: GateClock>(
     let (status, headers) = (response.status(), response.headers());
     let held = held.and_then(|mut held| {
         held.ending = (held.judge)(Outcome::Head { status, headers });
-        let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
-        held.due = told.or_else(|| response.body().size_hint().exact());
-        if response.body().is_end_stream() || held.due == Some(0) {
+        held.due = Due::of(&response);
+        if held.due.is_over() {
             let ending = held.ending;
             held.end(ending);
             return None;
@@ -380,8 +379,7 @@ impl<B: Body, C: GateClock> Body for GateBody<B, C> {
             Some(Err(_)) => held.fail(),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    let length = data.remaining() as u64;
-                    held.due = held.due.map(|due| due.saturating_sub(length));
+                    held.due.take(data);
                     if held.measure == Measure::FirstData {
                         held.permit.first_byte();
                     }
@@ -390,7 +388,7 @@ impl<B: Body, C: GateClock> Body for GateBody<B, C> {
                     held.ending = (held.judge)(Outcome::Trailers(trailers));
                 }
                 // Whoever sends it may not ask again.
-                if frame.is_trailers() || body.is_end_stream() || held.due == Some(0) {
+                if frame.is_trailers() || body.is_end_stream() || held.due.is_over() {
                     let ending = held.ending;
                     held.end(ending);
                 } else {

@@ -7,9 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use admittance_core::learn::Ending;
 use admittance_core::{Axis, Verdicts};
-use bytes::Buf as _;
-use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -20,6 +18,7 @@ use super::answer::is_grpc;
 use super::{Answer, AskFor, Asked, Fields, Quota, Refusal, StatusAnswer, Told, Why};
 use crate::StoreError;
 use crate::admission::{Admitter, Admitting, Charges};
+use crate::due::Due;
 use crate::gate::{CounterClock, GateClock, Measure, Outcome};
 
 /// What is answered when an admission cannot be decided: the ask itself is wrong, or no fail mode
@@ -293,7 +292,7 @@ impl<X: Charges, K, R, G: GateClock> AdmissionLayer<X, K, R, G> {
                     admitted,
                     settings,
                     ending,
-                    due: None,
+                    due: Due::UNKNOWN,
                     is_begun: false,
                     is_over: false,
                 }))
@@ -315,9 +314,7 @@ struct Held {
     admitted: Admitted,
     settings: Arc<Settings>,
     ending: Ending,
-    /// Bytes of the body that are still to come, if that is known. A server that has sent them all
-    /// does not ask for the end.
-    due: Option<u64>,
+    due: Due,
     /// Whether there was an answer.
     is_begun: bool,
     is_over: bool,
@@ -358,12 +355,10 @@ fn begun<B: Body>(
     is_head: bool,
 ) -> Response<AdmissionBody<B>> {
     let (status, headers) = (response.status(), response.headers());
-    let is_unsent = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let held = held.and_then(|mut held| {
         held.judge(Outcome::Head { status, headers });
-        let told = headers.get(CONTENT_LENGTH).and_then(|told| told.to_str().ok()?.parse().ok());
-        held.due = told.or_else(|| response.body().size_hint().exact());
-        if is_unsent || response.body().is_end_stream() || held.due == Some(0) {
+        held.due = Due::of(&response);
+        if is_head || held.due.is_over() {
             held.end();
             return None;
         }
@@ -410,8 +405,7 @@ impl<B: Body> Body for AdmissionBody<B> {
             Some(Err(_)) => held.fail(),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
-                    let length = data.remaining() as u64;
-                    held.due = held.due.map(|due| due.saturating_sub(length));
+                    held.due.take(data);
                     if held.settings.measure == Measure::FirstData {
                         held.admitted.first_byte();
                     }
@@ -420,7 +414,7 @@ impl<B: Body> Body for AdmissionBody<B> {
                     held.judge(Outcome::Trailers(trailers));
                 }
                 // Whoever sends it may not ask again.
-                if frame.is_trailers() || body.is_end_stream() || held.due == Some(0) {
+                if frame.is_trailers() || body.is_end_stream() || held.due.is_over() {
                     held.end();
                 } else {
                     *this.held = Some(held);
