@@ -4,7 +4,8 @@
 //! `-- stores` what runs on Redis and Postgres, `-- lease` what leasing saves of that,
 //! `-- concurrency` what a permit costs and what an inferred limit makes of it, `-- cost` what
 //! debits and reservations cost, `-- load` what shedding does, `-- admission` what one decision
-//! over all axes costs. The first two write JSON beside their tables.
+//! over all axes costs, `-- service` what the doors do beside bare echoes. The first two write JSON
+//! beside their tables.
 
 #![allow(clippy::float_arithmetic, reason = "ratios of measurements are not decisions")]
 
@@ -18,6 +19,7 @@ mod lease;
 mod load;
 mod memory;
 mod report;
+mod service;
 mod stores;
 mod workload;
 
@@ -69,6 +71,20 @@ fn main() -> ExitCode {
         ["admission", "--only", name @ ("inproc" | "stores")] => {
             admission::run(admission::FULL, name);
         }
+        ["service"] => service::run(service::FULL, ""),
+        ["service", "--quick"] => service::run(service::QUICK, ""),
+        [
+            "service",
+            "--quick",
+            "--only",
+            name @ ("grpc" | "http" | "observed" | "hostile" | "idle"),
+        ] => {
+            service::run(service::QUICK, name);
+        }
+        ["service", "--only", name @ ("grpc" | "http" | "observed" | "hostile" | "idle")] => {
+            service::run(service::FULL, name);
+        }
+        ["service-echo", door] => service::echo(door),
         ["backend", places] => match places.parse() {
             Ok(places) => concurrency::closed_loop::backend(places),
             Err(_) => return ExitCode::from(2),
@@ -88,6 +104,9 @@ fn main() -> ExitCode {
             eprintln!("       admittance-bench cost [--quick] [--only inproc|service|stores]");
             eprintln!("       admittance-bench load [--quick] [--only reject|probes|service]");
             eprintln!("       admittance-bench admission [--quick] [--only inproc|stores]");
+            eprintln!(
+                "       admittance-bench service [--quick] [--only grpc|http|observed|hostile|idle]"
+            );
             return ExitCode::from(2);
         }
     }

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import throttlekit.fleet_backend
-from throttlekit import AsyncServiceBackend, ServiceBackend
+from throttlekit import AsyncMonitorBackend, AsyncServiceBackend, MonitorBackend, ServiceBackend
 from throttlekit.decision import Decision, Forecast
 from throttlekit.fleet_backend import FleetBackend
 from throttlekit.errors import (
@@ -421,10 +421,59 @@ def counted(fleet: FleetBackend) -> list[int]:
     return given
 
 
+def monitored(target: str, secret: str | None = None) -> list[Any]:
+    """What both clients of the monitor door see."""
+
+    async def see() -> Any:
+        async with AsyncMonitorBackend(target, secret=secret) as monitor:
+            return await monitor.get_snapshot()
+
+    with MonitorBackend(target, secret=secret) as monitor:
+        return [monitor.get_snapshot(), asyncio.run(see())]
+
+
+def the_monitor_shows_what_was_decided(target: str) -> None:
+    key = fresh()
+    # Within one minute, of which each begins at zero.
+    while now_ms() % 60_000 > 50_000:
+        time.sleep(0.1)
+    with ServiceBackend(target) as client:
+        same([client.check("api", key).allowed for _ in range(8)], [True] * 5 + [False] * 3)
+        with client.admit("single", key) as held:
+            same(held.held, True)
+            snapshots = monitored(target)
+    for snapshot in snapshots:
+        assert abs(snapshot.generated_at - now_ms()) < 5_000, snapshot.generated_at
+        same((snapshot.window_ms, snapshot.mode), (60_000, "process"))
+        assert snapshot.node_id and snapshot.lens_version
+        policies = {policy.name: policy for policy in snapshot.policies}
+        api = policies["api"]
+        same((api.kind, api.strategy, api.limit), ("limiter", "gcra", 5))
+        assert api.allowed >= 5 and api.denied >= 3, api
+        same((policies["single"].kind, policies["single"].strategy), ("admitter", ""))
+        assert "budget" not in policies, "meters are not listed"
+        parsed = snapshot.parsed()
+        same(set(parsed["meta"]), {"generatedAt", "windowMs", "mode", "lensVersion", "nodeId"})
+        (shown,) = [policy for policy in parsed["policies"] if policy["name"] == "api"]
+        analytics = shown["analytics"]
+        same(analytics["total"], api.allowed + api.denied)
+        assert {"key": key, "count": 8} in analytics["topRequested"], analytics
+        assert {"key": key, "count": 3} in analytics["topDenied"], analytics
+        assert 0 < analytics["denyRate"] < 1, analytics
+        assert shown["latency"]["n"] > 0, shown
+        (guard,) = [guard for guard in parsed["guards"] if guard["name"] == "single"]
+        same((guard["inflight"], guard["limit"], guard["fenced"]), (1, 1, False))
+        denials = [denial for denial in parsed["recentDenials"] if denial["key"] == key]
+        same([(denial["policy"], denial["axis"]) for denial in denials], [("api", "")] * 3)
+        for name in ("stats", "recentFences"):
+            assert isinstance(parsed[name], list), name
+
+
 FLEET_CHECKS = [
     a_client_ten_seconds_ahead_wastes_a_quarter_of_a_window_at_most,
     leases_are_spent_here_and_the_budget_is_one,
     a_lease_has_the_fields_of_the_contract,
+    the_monitor_shows_what_was_decided,
 ]
 
 ADMIT_CHECKS = [
@@ -484,6 +533,7 @@ class Started:
     """A service of our own, on a free port."""
 
     def __init__(self, binary: str) -> None:
+        self.binary = binary
         # A window that ends in ten seconds, when a clock that is ten seconds ahead begins to hurt.
         anchor = f"anchor: {now_ms() + 10_000}"
         policies = POLICIES.read_text(encoding="utf-8").replace("anchor: 0", anchor)
@@ -510,6 +560,22 @@ class Started:
         same(self.process.wait(timeout=5), 0)
         assert time.monotonic() - began < 5
 
+    def keeps_its_secret(self) -> None:
+        """A service with a secret shows nothing to who does not send it, loopback or not."""
+        command = [self.binary, "serve", "--port", "0"]
+        environment = {**os.environ, "THROTTLEKIT_MONITOR_SECRET": "sesame"}
+        service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        try:
+            assert service.stdout is not None
+            target = service.stdout.readline().split()[-1]
+            same(len(monitored(target, "sesame")), 2)
+            for secret in (None, "", "sesam"):
+                says = "UNAUTHENTICATED: monitor: "
+                raises(ThrottleKitError, says, lambda: monitored(target, secret))
+        finally:
+            service.kill()
+            service.wait()
+
     def is_gone(self) -> None:
         for client in (ServiceBackend(self.target), Twin(self.target)):
             raises(ServiceUnavailableError, "", lambda: client.check("api", "k"))
@@ -529,6 +595,7 @@ def main() -> int:
         started = Started(os.path.abspath(args.binary))
         try:
             drive(started.target, tally)
+            tally.run("the_monitor_keeps_its_secret", started.keeps_its_secret)
             tally.run("sigterm_ends_it_with_zero", started.terminate)
             tally.run("a_stopped_service_is_unavailable", started.is_gone)
         finally:

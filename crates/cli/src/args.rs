@@ -5,8 +5,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use admittance::EXACT_MAX;
+use admittance_server::RateLimitFields as Fields;
 use admittance_server::{Config, Defaults, Fail, Report};
 use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::monitor::MonitorArgs;
+use crate::observe::ObserveArgs;
+use crate::plan::Most;
 
 /// Decides, for every request, whether the work may start.
 #[derive(Debug, Parser)]
@@ -18,8 +23,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve policies over gRPC
+    /// Serve policies over gRPC and HTTP
     Serve(Box<ServeArgs>),
+    /// Print the OpenAPI document of the HTTP door
+    Openapi,
     /// Install or update the tables and functions of a Postgres store
     Migrate(MigrateArgs),
     /// Charge a key; exits with 0 when admitted, 1 when denied
@@ -44,15 +51,87 @@ pub(crate) enum Command {
     Settle(SettleArgs),
     /// Show how a service stands against its load
     Load(LoadArgs),
+    /// Show what a service decides, for whom, and whom it denies
+    Monitor(MonitorArgs),
     /// Run recorded traffic through a policy, in process, at the times of the trace
     Replay(ReplayArgs),
+    /// Run recorded traffic through two configurations: who would be newly denied or admitted
+    Plan(PlanArgs),
+    /// Say something about policy files without serving them
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Show what changed between two files; exits with 0 when nothing did, 1 when something did
+    Diff(DiffArgs),
+    /// Print the JSON schema of policy files, for editors and checks elsewhere
+    Schema,
 }
 
 #[derive(Debug, clap::Args)]
+pub(crate) struct DiffArgs {
+    /// The policies that are served
+    #[arg(value_name = "OLD")]
+    pub(crate) old: PathBuf,
+    /// Those that would be
+    #[arg(value_name = "NEW")]
+    pub(crate) new: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct PlanArgs {
+    /// The policies that are served
+    #[arg(long, value_name = "FILE")]
+    pub(crate) current: PathBuf,
+    /// Those that would be
+    #[arg(long, value_name = "FILE")]
+    pub(crate) candidate: PathBuf,
+    /// The policy that all of the traffic asks for, whatever its lines say
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// Exit with 1 if more requests are newly denied: a number, or a percentage such as 0.5%
+    #[arg(long, value_name = "N|N%", value_parser = Most::parse)]
+    pub(crate) max_newly_denied: Option<Most>,
+    /// Print each flip too, as a line of JSON
+    #[arg(long)]
+    pub(crate) each: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// One request per line: {"at": epoch-ms, "key": …, "cost": …, "policy": …, "op": …,
+    /// "hold_ms": …, "actual": …}; - reads standard input
+    #[arg(value_name = "TRACE.jsonl")]
+    pub(crate) trace: PathBuf,
+}
+
+/// How the service is known, and who may connect.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TlsArgs {
+    /// The service's certificate and those between it and its authority (PEM): TLS only
+    #[arg(long = "tls-cert", value_name = "FILE", requires = "key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// The key of the certificate (PEM)
+    #[arg(long = "tls-key", value_name = "FILE", requires = "cert")]
+    pub(crate) key: Option<PathBuf>,
+    /// Who signs the certificates of clients (PEM): those without one get nothing
+    #[arg(long = "tls-ca", value_name = "FILE", requires = "cert")]
+    pub(crate) ca: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
 pub(crate) struct ServeArgs {
-    /// Policies (YAML or JSON); without it, built-in examples are served
+    /// Policies (YAML, TOML or JSON, by its name); without it, built-in examples are served. Read
+    /// again on SIGHUP and when it changes
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// Read the file again only on SIGHUP, not when it changes
+    #[arg(long)]
+    pub(crate) no_watch: bool,
     /// The address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,
@@ -68,28 +147,68 @@ pub(crate) struct ServeArgs {
     /// read from ADMITTANCE_FLEET_SECRET, where other users of the machine do not see it
     #[arg(long, value_name = "SECRET")]
     pub(crate) fleet_secret: Option<String>,
+    /// Whether operators may look at what is decided, and for which keys
+    #[arg(long, value_enum, default_value = "on")]
+    pub(crate) monitor: SwitchArg,
+    /// What operators must send to look; without it only loopback may. Also read from
+    /// ADMITTANCE_MONITOR_SECRET, where other users of the machine do not see it
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) monitor_secret: Option<String>,
+    /// The file that holds the monitor secret, instead of the flag
+    #[arg(long, value_name = "FILE", conflicts_with = "monitor_secret")]
+    pub(crate) monitor_secret_file: Option<PathBuf>,
+    /// The file that holds the fleet secret, instead of the flag
+    #[arg(long, value_name = "FILE", conflicts_with = "fleet_secret")]
+    pub(crate) fleet_secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// A name that no other instance has, by which fleets know this one; host and process number
     /// without it. Also read from ADMITTANCE_NODE_ID
     #[arg(long, value_name = "NAME")]
     pub(crate) node_id: Option<String>,
+    /// How many connections may be open at once, and half of it from one address
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    pub(crate) max_connections: Option<u32>,
     /// How many threads decide; one for each core without it
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
     /// Take everything on, however far behind, whatever the file says about load
     #[arg(long)]
     pub(crate) no_load_shedding: bool,
-    /// Answer collectors of metrics at this port of 127.0.0.1, under /metrics; 0 takes a free one
+    /// Answer collectors of metrics at this port, under /metrics; 0 takes a free one
     #[arg(long, value_name = "PORT")]
     pub(crate) metrics_port: Option<u16>,
+    /// Which fields tell callers over HTTP what is left: ietf (RateLimit, RateLimit-Policy), draft6
+    /// (RateLimit-Limit, -Remaining, -Reset), x (X-RateLimit-Limit, -Remaining, -Reset), none
+    #[arg(
+        long,
+        value_name = "FAMILIES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "ietf"
+    )]
+    pub(crate) rate_limit_headers: Vec<FieldsArg>,
+    /// The address of that port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) metrics_host: std::net::IpAddr,
+    #[command(flatten)]
+    pub(crate) observe: ObserveArgs,
     /// Keep a worker for so long with every check, to see what overload does
     #[arg(long, value_name = "LENGTH", hide = true)]
     pub(crate) artificial_work: Option<String>,
     /// Check the configuration, print its resolved form, and exit
     #[arg(long)]
     pub(crate) validate: bool,
-    /// Listen beyond loopback although anyone who reaches the port can read and spend
+    /// Listen beyond loopback without TLS, although anyone who reaches the port can read and spend
     #[arg(long)]
     pub(crate) insecure: bool,
+}
+
+/// Its secrets must not be shown.
+impl fmt::Debug for ServeArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ServeArgs")
+    }
 }
 
 /// Where keys live. URLs may hold passwords: nothing prints these.
@@ -159,19 +278,37 @@ pub(crate) struct AskArgs {
     pub(crate) policy: String,
     /// Whom or what the limit is for
     pub(crate) key: String,
-    /// The service to ask
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
-    pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
+/// Which service is asked, and how it is known.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// The service to ask; https:// before it, or any of the --tls flags, for TLS
+    #[arg(long = "target", value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
+    pub(crate) address: String,
+    /// Who signed the service's certificate (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Our own certificate, for a service that asks for one (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of our own certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// The name in the service's certificate, if it is not that of the target
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tls_name: Option<String>,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoadArgs {
-    /// The service to ask
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:50051")]
-    pub(crate) target: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -273,7 +410,7 @@ const UNITS_MAX: u64 = admittance::budget::Budget::UNITS_MAX;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
-    /// Policies (YAML or JSON); without it, the built-in examples
+    /// Policies (YAML, TOML or JSON, by its name); without it, the built-in examples
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// The policy to run the traffic through
@@ -285,6 +422,44 @@ pub(crate) struct ReplayArgs {
     /// One request per line: {"at": epoch-ms, "key": …, "cost": …}; - reads standard input
     #[arg(value_name = "TRACE.jsonl")]
     pub(crate) trace: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SwitchArg {
+    /// They may
+    On,
+    /// Nothing is observed
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FieldsArg {
+    /// The structured fields of the latest draft
+    Ietf,
+    /// The three fields of the draft before
+    Draft6,
+    /// The three fields that no draft has
+    X,
+    /// None of them
+    None,
+}
+
+impl FieldsArg {
+    /// All of these families; nothing else beside none.
+    pub(crate) fn all(given: &[Self]) -> Result<Fields, String> {
+        let has = |one| given.contains(&one);
+        if has(Self::None) && given.len() > 1 {
+            return Err("--rate-limit-headers: none stands alone".into());
+        }
+        let mut fields = if has(Self::Ietf) { Fields::default() } else { Fields::NONE };
+        if has(Self::Draft6) {
+            fields = fields.with_three();
+        }
+        if has(Self::X) {
+            fields = fields.with_x();
+        }
+        Ok(fields)
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

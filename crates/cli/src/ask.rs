@@ -8,10 +8,10 @@ use std::time::Duration;
 use admittance::{Decision, Forecast, Outcome, Retry};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::args::{AskArgs, CostArgs};
+use crate::args::{AskArgs, CostArgs, Target};
 use crate::shown::{DecisionJson, ForecastJson, Length, print, printable, until};
 use crate::{DENIED, Failure};
 
@@ -87,7 +87,10 @@ fn report(
     Ok(if decision.is_admit() { ExitCode::SUCCESS } else { ExitCode::from(DENIED) })
 }
 
-fn call<T, F>(target: &str, ask: impl FnOnce(RateLimiterClient<Channel>) -> F) -> Result<T, Failure>
+fn call<T, F>(
+    target: &Target,
+    ask: impl FnOnce(RateLimiterClient<Channel>) -> F,
+) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
@@ -95,7 +98,7 @@ where
 }
 
 /// What a call on a channel answered.
-pub(crate) fn call_on<T, F>(target: &str, ask: impl FnOnce(Channel) -> F) -> Result<T, Failure>
+pub(crate) fn call_on<T, F>(target: &Target, ask: impl FnOnce(Channel) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
@@ -104,7 +107,7 @@ where
 
 /// Connects and makes one call, with a limit on the time for each.
 pub(crate) fn respond<T, F>(
-    target: &str,
+    target: &Target,
     ask: impl FnOnce(Channel) -> F,
 ) -> Result<Response<T>, Failure>
 where
@@ -120,13 +123,10 @@ pub(crate) fn refused(status: &Status) -> Failure {
 
 /// Connects and does something with the channel, whose calls have a limit on their time.
 pub(crate) fn connected<T>(
-    target: &str,
+    target: &Target,
     work: impl AsyncFnOnce(Channel) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let endpoint = Endpoint::from_shared(format!("http://{target}"))
-        .map_err(|_| Failure(format!("--target {target:?} is not HOST:PORT")))?
-        .connect_timeout(CONNECT_MAX)
-        .timeout(CALL_MAX);
+    let endpoint = target.endpoint()?.connect_timeout(CONNECT_MAX).timeout(CALL_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure(format!("cannot start: {error}")))?;
     runtime.block_on(async {
@@ -147,7 +147,7 @@ fn decision(wire: Option<v1::Decision>) -> Result<Decision, Failure> {
 }
 
 /// The cause at the bottom, which says what happened in the fewest words.
-fn innermost(error: &dyn Error) -> String {
+pub(crate) fn innermost(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;

@@ -1,7 +1,8 @@
 //! The `admittance` command.
 //!
 //! Exit codes: 0 when what was asked for happened (for check, peek, debit, reserve, admit and
-//! explain: admitted), 1 when one of these was denied, 2 when something was wrong; admit with a
+//! explain: admitted; for policy diff: nothing changed), 1 when one of these was denied, something
+//! changed, or plan found too many newly denied, 2 when something was wrong; admit with a
 //! command exits as the command does, or with 75 when denied. `docs/SERVICE.md` has every flag.
 #![forbid(unsafe_code)]
 
@@ -9,8 +10,17 @@ mod admit;
 mod args;
 mod ask;
 mod budget;
+mod certificates;
+mod lines;
 mod load;
+mod machine;
+mod monitor;
+mod observe;
+mod plan;
+mod policy;
+mod reload;
 mod replay;
+mod secure;
 mod serve;
 mod shown;
 mod stores;
@@ -26,6 +36,10 @@ use crate::args::{Args, Command};
 fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Serve(args) => serve::run(&args),
+        Command::Openapi => {
+            shown::print(admittance_server::openapi());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Migrate(args) => stores::migrate(&args),
         Command::Check(args) => ask::check(&args),
         Command::Peek(args) => ask::peek(&args),
@@ -37,7 +51,10 @@ fn main() -> ExitCode {
         Command::Reserve(args) => budget::reserve(&args),
         Command::Settle(args) => budget::settle(&args),
         Command::Load(args) => load::load(&args),
+        Command::Monitor(args) => monitor::monitor(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Policy(command) => policy::run(&command),
     };
     match done {
         Ok(code) => code,

@@ -18,8 +18,9 @@ use admittance::{Decision, Strategy};
 use admittance_server::Fail;
 
 use crate::args::{ReplayArgs, policies};
+use crate::machine::Rated;
 use crate::shown::{DecisionJson, complain, printable};
-use crate::trace::{Request, Trace};
+use crate::trace::{BadLine, Request, Trace};
 use crate::{FAILED, Failure};
 
 /// Replays a file, or standard input.
@@ -41,15 +42,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
         let why = "its keys share one budget, and a replay goes through a strategy key by key";
         return Err(Failure(format!("policy {name} is a fairEscrow: {why}")));
     }
-    let mut replay = Replay::new(&rate.strategy);
-    let finished = if args.trace == Path::new("-") {
-        replay.all(Trace::new(io::stdin().lock()), &args.trace)
-    } else {
-        let file = File::open(&args.trace).map_err(|error| {
-            Failure(format!("{}: cannot be read: {error}", args.trace.display()))
-        })?;
-        replay.all(Trace::new(BufReader::new(file)), &args.trace)
-    };
+    let mut replay = Replay::new(rate.strategy);
+    let finished = replay.all(Trace::new(opened(&args.trace)?), &args.trace);
     match finished {
         Ok(()) => {
             let summary = replay.summary();
@@ -64,23 +58,35 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, Failure> {
     }
 }
 
+/// A trace, or standard input.
+pub(crate) fn opened(trace: &Path) -> Result<Box<dyn io::BufRead>, Failure> {
+    if trace == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let file = File::open(trace);
+    let file =
+        file.map_err(|error| Failure(format!("{}: cannot be read: {error}", trace.display())))?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+/// What is wrong with a line of a trace.
+pub(crate) fn at_line(trace: &Path, bad: &BadLine) -> Failure {
+    let name = if trace == Path::new("-") { Path::new("<stdin>") } else { trace };
+    Failure(format!("{}:{}: {}", name.display(), bad.number, bad.message))
+}
+
 /// Traffic of many keys through one strategy.
-struct Replay<'s, S: Strategy> {
-    strategy: &'s S,
-    keys: HashMap<String, Seen<S::State>>,
+struct Replay<S: Strategy> {
+    rated: Rated<S>,
     allowed: u64,
     denied: u64,
+    /// How often each key was denied that was.
+    denied_keys: HashMap<String, u64>,
 }
 
-/// One key: what the strategy remembers of it, and how often it was denied.
-struct Seen<T> {
-    state: Option<T>,
-    denied: u64,
-}
-
-impl<'s, S: Strategy> Replay<'s, S> {
-    fn new(strategy: &'s S) -> Self {
-        Self { strategy, keys: HashMap::new(), allowed: 0, denied: 0 }
+impl<S: Strategy> Replay<S> {
+    fn new(strategy: S) -> Self {
+        Self { rated: Rated::new(strategy), allowed: 0, denied: 0, denied_keys: HashMap::new() }
     }
 
     /// Decides every request and prints each decision.
@@ -91,13 +97,7 @@ impl<'s, S: Strategy> Replay<'s, S> {
                 Ok(request) => writeln!(out, "{}", DecisionJson(&self.step(request))),
                 Err(bad) => {
                     let _ = out.flush();
-                    let name = if name == Path::new("-") { Path::new("<stdin>") } else { name };
-                    return Err(Failure(format!(
-                        "{}:{}: {}",
-                        name.display(),
-                        bad.number,
-                        bad.message
-                    )));
+                    return Err(at_line(name, &bad));
                 }
             };
             match written {
@@ -116,25 +116,19 @@ impl<'s, S: Strategy> Replay<'s, S> {
 
     /// Decides one request.
     fn step(&mut self, request: Request) -> Decision {
-        let fresh = || Seen { state: None, denied: 0 };
-        let seen = self.keys.entry(request.key).or_insert_with(fresh);
-        let step = self.strategy.step(seen.state.take(), request.at, request.cost);
-        seen.state = step.state;
-        if step.decision.is_admit() {
+        let decision = self.rated.step(&request.key, request.at, request.cost);
+        if decision.is_admit() {
             self.allowed += 1;
         } else {
             self.denied += 1;
-            seen.denied += 1;
+            *self.denied_keys.entry(request.key).or_default() += 1;
         }
-        step.decision
+        decision
     }
 
     fn summary(&self) -> Summary<'_> {
-        let denied = self.keys.iter().filter(|(_, seen)| seen.denied > 0);
-        let mut most_denied: Vec<(u64, &str)> =
-            denied.map(|(key, seen)| (seen.denied, key.as_str())).collect();
-        most_denied.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-        most_denied.truncate(MOST_DENIED_MAX);
+        let denied = self.denied_keys.iter().map(|(key, denied)| (*denied, key.as_str()));
+        let most_denied = most(denied);
         Summary { allowed: self.allowed, denied: self.denied, most_denied }
     }
 }
@@ -172,7 +166,15 @@ impl Summary<'_> {
     }
 }
 
-const MOST_DENIED_MAX: usize = 10;
+/// The keys with the largest counts, those of the same count by their names.
+pub(crate) fn most<'k>(counted: impl Iterator<Item = (u64, &'k str)>) -> Vec<(u64, &'k str)> {
+    let mut all: Vec<(u64, &str)> = counted.collect();
+    all.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+    all.truncate(MOST_MAX);
+    all
+}
+
+const MOST_MAX: usize = 10;
 
 #[cfg(test)]
 mod tests {
@@ -182,6 +184,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::trace::More;
 
     /// What a mutant does wrong with each step.
     #[derive(Clone, Copy, PartialEq, Eq)]
@@ -256,14 +259,14 @@ mod tests {
 
     fn request(at_ms: u64) -> Request {
         let at = Micros::from_epoch_ms(at_ms).expect("in range");
-        Request { at, key: "k".into(), cost: Cost::ONE }
+        Request { at, key: "k".into(), cost: Cost::ONE, more: More::default() }
     }
 
     /// However the times of a trace jump within one second, at most two limits pass.
     fn a_step_back_opens_nothing(wrong: Wrong) -> bool {
         strategies().into_iter().all(|inner| {
             let mutant = Mutant { inner, wrong };
-            let mut replay = Replay::new(&mutant);
+            let mut replay = Replay::new(mutant);
             let mut rng = fastrand::Rng::with_seed(5);
             for _ in 0..500 {
                 let _ = replay.step(request(10_000 + rng.u64(..1_000)));
@@ -276,7 +279,7 @@ mod tests {
     fn the_wait_is_the_truth(wrong: Wrong) -> bool {
         strategies().into_iter().all(|inner| {
             let mutant = Mutant { inner, wrong };
-            let mut replay = Replay::new(&mutant);
+            let mut replay = Replay::new(mutant);
             let mut denied = replay.step(request(10_000));
             while denied.is_admit() {
                 denied = replay.step(request(10_000));
@@ -302,8 +305,8 @@ mod tests {
 
     #[test]
     fn the_most_denied_come_first_and_equals_by_name() {
-        let limit = Window::fixed(1, Span::from_secs(1)).expect("valid").into();
-        let mut replay = Replay::<Builtin>::new(&limit);
+        let limit = Window::fixed(1, Span::from_secs(1)).expect("valid");
+        let mut replay = Replay::<Builtin>::new(limit.into());
         for n in 0..12_u8 {
             for _ in 0..=(1 + n / 4) {
                 let _ = replay.step(Request { key: format!("k{n:02}"), ..request(0) });

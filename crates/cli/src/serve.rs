@@ -3,22 +3,24 @@
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use admittance::concurrency::Node;
 use admittance::{BreakerState, GuardSettings, Guarded, PreciseClock, Span};
 use admittance_server::{
-    AnyStore, Config, DRAIN_MAX, Defaults, Drained, FleetSecret, Instance, MetricSource,
-    MetricsDoor, PolicyConfig, Service, Shedding, Stopped, StoreConfig, TierConfig, Unservable,
+    AnyStore, Config, DRAIN_MAX, Defaults, Doors, Drained, Instance, MetricSource, MetricsDoor,
+    PolicyConfig, Service, Stopped, StoreConfig, TierConfig, Unservable,
 };
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::args::{ServeArgs, policies};
-use crate::stores::Chosen;
-use crate::{Failure, shown};
+use crate::args::{FieldsArg, ServeArgs, SwitchArg, Target};
+use crate::observe::Observing;
+use crate::reload::{Rereading, Seen};
+use crate::stores::{Chosen, agreed};
+use crate::{Failure, certificates, secure, shown};
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
@@ -26,12 +28,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let store_deadline = StoreConfig::parse_deadline(deadline)
         .map_err(|why| Failure(format!("--store-deadline: {why}")))?;
     let defaults = Defaults { fail: args.fail.into(), store_deadline };
-    let mut config = policies(args.config.as_ref(), defaults).map_err(Failure::new)?;
-    if args.no_load_shedding {
-        config.load = Shedding(None);
-    }
+    let observing = Observing::start(&args.observe)?;
+    let rereading = rereading(args, defaults);
+    let config = rereading.read().map_err(Failure::new)?;
     if !config.warnings.is_empty() {
-        shown::complain(&format!("warning: {}", config.warnings.to_string().trim_end()));
+        tracing::warn!("warning: {}", config.warnings.to_string().trim_end());
     }
     if args.validate {
         shown::print(&config.to_string());
@@ -40,6 +41,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let address = address(args)?;
     let chosen = Chosen::of(&args.store)?;
     let work = artificial_work(args)?;
+    let certificates = certificates::seen(&args.tls);
+    let (fleet, tls) = (secure::fleet_secret(args)?, secure::tls(&args.tls)?);
+    let connections_max = Some(secure::connections(args)?);
+    let fields = FieldsArg::all(&args.rate_limit_headers).map_err(Failure)?;
+    let (monitor, parents) = (secure::monitor_secret(args)?, observing.parents());
+    let doors = Doors { fleet, monitor, tls, fields, connections_max, parents };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = args.workers {
         runtime.worker_threads(workers.into());
@@ -48,28 +55,33 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
     let runtime = runtime.map_err(|error| Failure(format!("cannot start threads: {error}")))?;
     let done = runtime.block_on(async {
         let service = service(&chosen, &config, args).await?.with_artificial_work(work);
+        let service = service.with_monitor(args.monitor == SwitchArg::On);
+        let service = service.with_denial_log(args.observe.denials());
         let service = Arc::new(service);
-        let watches: Vec<_> = service.guards().cloned().collect();
-        for guard in watches {
-            tokio::spawn(tell_of_outages(chosen.to_string(), guard));
+        let outages = Outages::new(&service, &chosen);
+        outages.watch();
+        let is_memory = chosen.is_memory();
+        let fits = Box::new(move |config: &Config| fits(config, is_memory));
+        let after = Box::new(move || outages.watch());
+        Rereading { fits, after, ..rereading }.start(Arc::clone(&service))?;
+        if let Some(tls) = &doors.tls {
+            certificates::reread(tls.clone(), certificates, !args.no_watch)?;
         }
         tokio::spawn(tell_of_stopped_peers(service.stopped()));
-        listen(address, service, &config, args, &chosen).await
+        listen(address, service, &config, args, (&chosen, doors)).await
     });
     // What did not finish in time must not hold up the exit.
     runtime.shutdown_background();
-    done.map(|()| ExitCode::SUCCESS)
+    let done = done.map(|ended| ended.unwrap_or_else(Instant::now));
+    // As long as the whole of the end may take, and not at all if there was no beginning.
+    observing.finish(*done.as_ref().unwrap_or(&Instant::now()) + END_MAX);
+    done.map(|_| ExitCode::SUCCESS)
 }
 
 /// The service on the store that was chosen, which need not be there yet.
 async fn service(chosen: &Chosen, config: &Config, args: &ServeArgs) -> Result<Service, Failure> {
+    fits(config, chosen.is_memory())?;
     let Some(store) = chosen.open(&args.store, config).await? else {
-        let is_distributed = |policy: &&PolicyConfig| {
-            policy.concurrency.as_ref().is_some_and(|gate| gate.fleet.is_some())
-        };
-        if let Some(policy) = config.policies.iter().find(is_distributed) {
-            return Err(Failure::new(Unservable::NoFleet { policy: policy.name.clone() }));
-        }
         return Ok(Service::new(config, Arc::new(PreciseClock::new())));
     };
     let instance = instance(args)?;
@@ -79,11 +91,38 @@ async fn service(chosen: &Chosen, config: &Config, args: &ServeArgs) -> Result<S
     if let Some(guard) = service.guards().next()
         && let Err(error) = guard.try_store(FIRST_TRY_MAX).await
     {
-        shown::complain(&format!(
+        tracing::warn!(
             "store {chosen}: {error}; policies answer by their fail mode until it serves"
-        ));
+        );
     }
     Ok(service)
+}
+
+/// What is read again while it serves. What depends on the store is not known yet.
+fn rereading(args: &ServeArgs, defaults: Defaults) -> Rereading {
+    Rereading {
+        path: args.config.clone(),
+        seen: args.config.as_deref().map(Seen::new),
+        defaults,
+        no_load_shedding: args.no_load_shedding,
+        is_watched: !args.no_watch,
+        fits: Box::new(|_| Ok(())),
+        after: Box::new(|| ()),
+    }
+}
+
+/// Refuses what the store that was chosen cannot serve.
+fn fits(config: &Config, is_memory: bool) -> Result<(), Failure> {
+    if !is_memory {
+        return agreed(config);
+    }
+    let is_distributed = |policy: &&PolicyConfig| {
+        policy.concurrency.as_ref().is_some_and(|gate| gate.fleet.is_some())
+    };
+    match config.policies.iter().find(is_distributed) {
+        Some(policy) => Err(Failure::new(Unservable::NoFleet { policy: policy.name.clone() })),
+        None => Ok(()),
+    }
 }
 
 /// The name that the flags or the environment give this instance.
@@ -100,27 +139,58 @@ fn instance(args: &ServeArgs) -> Result<Instance, Failure> {
     Ok(Instance { node_id })
 }
 
+/// Whoever tells of what stands before the store, also of what a reload has put there.
+struct Outages {
+    service: Arc<Service>,
+    store: String,
+    told: Mutex<Vec<Weak<Guarded<AnyStore>>>>,
+}
+
+impl Outages {
+    fn new(service: &Arc<Service>, chosen: &Chosen) -> Self {
+        let (service, store) = (Arc::clone(service), chosen.to_string());
+        Self { service, store, told: Mutex::default() }
+    }
+
+    /// Tells of those that nobody tells of yet.
+    fn watch(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|guard| guard.strong_count() > 0);
+        for guard in self.service.guards() {
+            let known = Arc::downgrade(&guard);
+            if !told.iter().any(|one| Weak::ptr_eq(one, &known)) {
+                tokio::spawn(tell_of_outages(self.store.clone(), guard.states(), known.clone()));
+                told.push(known);
+            }
+        }
+    }
+}
+
 /// Says when the store is given up and when it is back, once each.
-async fn tell_of_outages(store: String, guard: Arc<Guarded<AnyStore>>) {
-    let mut states = guard.states();
+async fn tell_of_outages(
+    store: String,
+    mut states: watch::Receiver<BreakerState>,
+    guard: Weak<Guarded<AnyStore>>,
+) {
     let mut is_out = false;
     while states.changed().await.is_ok() {
+        let Some(guard) = guard.upgrade() else { return };
         let state = *states.borrow_and_update();
         match (state, is_out) {
             (BreakerState::Open, false) => {
                 let why = guard.last_failure().map_or(String::new(), |why| format!(": {why}"));
-                shown::complain(&format!(
+                tracing::warn!(
                     "store {store} is no longer asked{}; policies answer by their fail mode",
                     shown::printable(&why)
-                ));
+                );
                 is_out = true;
             }
             (BreakerState::Closed, true) => {
                 let counters = guard.counters();
-                shown::complain(&format!(
+                tracing::warn!(
                     "store {store} is asked again; {} asks did not reach it so far",
                     counters.turned_away
-                ));
+                );
                 is_out = false;
             }
             _ => {}
@@ -133,12 +203,12 @@ async fn tell_of_stopped_peers(mut stopped: watch::Receiver<Stopped>) {
     while stopped.changed().await.is_ok() {
         let stopped = stopped.borrow_and_update().clone();
         let peer = stopped.peer.map_or_else(|| "a peer".to_owned(), |peer| peer.to_string());
-        shown::complain(&format!(
+        tracing::warn!(
             "{peer} borrowed so much of policy {} so late or so fast that it gets nothing more in \
              this window; its clock is probably ahead ({} so far)",
             shown::printable(&stopped.policy),
             stopped.count
-        ));
+        );
     }
 }
 
@@ -146,7 +216,14 @@ async fn tell_of_stopped_peers(mut stopped: watch::Receiver<Stopped>) {
 fn metrics(args: &ServeArgs, service: &Arc<Service>) -> Result<Option<MetricsDoor>, Failure> {
     let Some(port) = args.metrics_port else { return Ok(None) };
     let service: Arc<dyn MetricSource> = Arc::<Service>::clone(service);
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let address = SocketAddr::from((args.metrics_host, port));
+    if !address.ip().is_loopback() && !args.insecure {
+        return Err(Failure(format!(
+            "--metrics-host {} is reachable from other machines, and metrics have no TLS; listen \
+             on 127.0.0.1, or add --insecure if something else protects the port",
+            args.metrics_host
+        )));
+    }
     let opened = MetricsDoor::open(address, vec![service]);
     opened.map(Some).map_err(|error| {
         Failure(format!("cannot listen on {address}: {error}; choose another with --metrics-port"))
@@ -161,31 +238,23 @@ fn artificial_work(args: &ServeArgs) -> Result<Duration, Failure> {
     Ok(Duration::from_micros(work.us()))
 }
 
-/// What borrowers must send, from the flag or the environment.
-fn fleet_secret(args: &ServeArgs) -> FleetSecret {
-    let of_environment = || {
-        let names = ["ADMITTANCE_FLEET_SECRET", "THROTTLEKIT_FLEET_SECRET"];
-        names.iter().find_map(|name| std::env::var(name).ok())
-    };
-    let secret = args.fleet_secret.clone().or_else(of_environment);
-    FleetSecret::new(secret.as_deref().unwrap_or_default())
-}
-
 async fn listen(
     address: SocketAddr,
     service: Arc<Service>,
     config: &Config,
     args: &ServeArgs,
-    chosen: &Chosen,
-) -> Result<(), Failure> {
+    (chosen, doors): (&Chosen, Doors),
+) -> Result<Option<Instant>, Failure> {
     let no_signal = |error| Failure(format!("cannot listen for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signal)?;
-    let shutdown = async move {
+    let mut ended = None;
+    let shutdown = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+        ended = Some(Instant::now());
     };
     // The port opens last: from here on, who connects is served.
     let bound = TcpListener::bind(address).await;
@@ -196,13 +265,15 @@ async fn listen(
     let metrics = metrics(args, &service)?;
     let metrics_address = metrics.as_ref().map(MetricsDoor::address);
     shown::print(&greeting(address, metrics_address, config, args, chosen));
-    let secret = fleet_secret(args);
-    let drained = admittance_server::serve_fleet(listener, service, secret, shutdown).await;
+    for warning in secure::warnings(address.ip(), &service, &doors) {
+        tracing::warn!("{warning}");
+    }
+    let drained = admittance_server::serve_with(listener, service, doors, shutdown).await;
     if drained.map_err(Failure::new)? == Drained::CutShort {
         let seconds = DRAIN_MAX.as_secs();
-        shown::complain(&format!("some calls were still unanswered after {seconds} s"));
+        tracing::warn!("some calls were still unanswered after {seconds} s");
     }
-    Ok(())
+    Ok(ended)
 }
 
 /// The address to bind, refused if it would open an unprotected port to others.
@@ -211,12 +282,7 @@ fn address(args: &ServeArgs) -> Result<SocketAddr, Failure> {
     let unresolved = |why: &str| Failure(format!("--host {host:?}: {why}; write e.g. 127.0.0.1"));
     let mut found = (host, args.port).to_socket_addrs().map_err(|e| unresolved(&e.to_string()))?;
     let address = found.next().ok_or_else(|| unresolved("no address"))?;
-    if !address.ip().is_loopback() && !args.insecure {
-        return Err(Failure(format!(
-            "--host {host} is reachable from other machines, and this version has no TLS yet; \
-             listen on 127.0.0.1, or add --insecure if something else protects the port"
-        )));
-    }
+    secure::may_listen(address.ip(), args)?;
     Ok(address)
 }
 
@@ -235,6 +301,11 @@ fn greeting(
         None => "built-in examples; --config FILE for your own".into(),
     };
     let _ = writeln!(text, "store: {chosen}, fail: {}", config.defaults.fail.name());
+    match (&args.tls.cert, &args.tls.ca) {
+        (Some(_), Some(_)) => text.push_str("TLS: for clients with a certificate\n"),
+        (Some(_), None) => text.push_str("TLS: for everybody\n"),
+        (None, _) => {}
+    }
     if let Some(metrics) = metrics {
         let _ = writeln!(text, "metrics: http://{metrics}/metrics");
     }
@@ -249,26 +320,21 @@ fn greeting(
     // What is simplest to ask for first.
     let verbs = ["check", "debit", "admit"];
     let tried = verbs.iter().find_map(|verb| {
-        let first = config.policies.iter().find(|policy| asked_with(policy) == *verb);
+        let first = config.policies.iter().find(|policy| policy.asked_with() == *verb);
         first.map(|policy| (*verb, policy))
     });
     if let Some((verb, first)) = tried {
         let me = std::env::args().next().unwrap_or_else(|| "admittance".into());
         let is_default = address == SocketAddr::from(([127, 0, 0, 1], 50051));
-        let target = if is_default { String::new() } else { format!(" --target {address}") };
+        let is_default = is_default && args.tls.cert.is_none();
+        let target = || Target::shown(&address.to_string(), &args.tls);
+        let target = if is_default { String::new() } else { target() };
         let name = shown::word(&first.name);
+        let scheme = if args.tls.cert.is_some() { "https" } else { "http" };
+        let _ = writeln!(text, "http: POST {scheme}://{address}/v1/{verb}, see /openapi.json");
         let _ = writeln!(text, "try: {me} {verb} {name} user-1{target}");
     }
     text
-}
-
-/// What a policy is asked with.
-fn asked_with(policy: &PolicyConfig) -> &'static str {
-    match policy {
-        _ if policy.concurrency.is_some() || policy.is_admission() => "admit",
-        PolicyConfig { cost: Some(_), .. } => "debit",
-        _ => "check",
-    }
 }
 
 /// What a policy limits, and how.
@@ -302,6 +368,8 @@ fn kind(policy: &PolicyConfig) -> String {
     if limits.is_empty() { "load only".into() } else { limits.join(", ") }
 }
 
+/// How long after the signal the process may be there, spans that are still sent included.
+const END_MAX: Duration = Duration::from_millis(4_900);
 /// How long the first connection may hold up the start.
 const FIRST_TRY_MAX: Span = Span::from_secs(1);
 /// More than this does not fit a screen.

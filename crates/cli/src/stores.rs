@@ -50,6 +50,11 @@ impl Chosen {
         Ok(chosen)
     }
 
+    /// Whether it is the one in this process.
+    pub(crate) const fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory)
+    }
+
     /// Opens the store; `None` for the one in this process.
     pub(crate) async fn open(
         &self,
@@ -89,7 +94,7 @@ where
 
 /// Refuses policies that have one name in the store and want different things of it: the keys of
 /// one would be where the other does not look.
-fn agreed(config: &Config) -> Result<(), Failure> {
+pub(crate) fn agreed(config: &Config) -> Result<(), Failure> {
     let mut known: HashMap<&str, &PolicyConfig> = HashMap::new();
     for policy in &config.policies {
         let name = config.store_name(policy);

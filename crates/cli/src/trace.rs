@@ -6,10 +6,13 @@
 
 use std::io::{self, BufRead, Read};
 
-use admittance::{Cost, Decimal, Micros};
+use admittance::budget::Budget;
+use admittance::{Cost, Decimal, Micros, Span};
 use admittance_server::KEY_MAX;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use crate::machine::Kind;
 
 /// The most bytes a line may have.
 pub(crate) const LINE_MAX: usize = 64 << 10;
@@ -20,6 +23,19 @@ pub(crate) struct Request {
     pub(crate) at: Micros,
     pub(crate) key: String,
     pub(crate) cost: Cost,
+    /// What only a trace for several policies says.
+    pub(crate) more: More,
+}
+
+/// What a line may say beside when, who and how much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct More {
+    pub(crate) policy: Option<String>,
+    pub(crate) op: Option<Kind>,
+    /// For how long what is admitted is held.
+    pub(crate) hold: Option<Span>,
+    /// What it has cost in the end.
+    pub(crate) actual: Option<u64>,
 }
 
 /// What is wrong with a trace, and on which line.
@@ -34,11 +50,23 @@ pub(crate) struct Trace<R> {
     input: R,
     number: u64,
     line: Vec<u8>,
+    reads_more: bool,
 }
 
 impl<R: BufRead> Trace<R> {
+    /// One whose lines say when, who and how much; whatever else they say is ignored.
     pub(crate) const fn new(input: R) -> Self {
-        Self { input, number: 0, line: Vec::new() }
+        Self { input, number: 0, line: Vec::new(), reads_more: false }
+    }
+
+    /// One whose lines may say which policy, what is asked, and what came of it.
+    pub(crate) fn of_policies(input: R) -> Self {
+        Self { reads_more: true, ..Self::new(input) }
+    }
+
+    /// The number of the line that was read last.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
     }
 
     /// Reads the next line into `self.line`; says whether there was one.
@@ -58,7 +86,7 @@ impl<R: BufRead> Trace<R> {
         let line = str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         match line.trim() {
             "" => Ok(None),
-            line => request(line).map(Some),
+            line => request(line, self.reads_more).map(Some),
         }
     }
 }
@@ -92,6 +120,14 @@ struct Line<'a> {
     key: &'a RawValue,
     #[serde(borrow, default, deserialize_with = "present")]
     cost: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    policy: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    op: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    hold_ms: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    actual: Option<&'a RawValue>,
 }
 
 /// `null` is a value, and not one that a cost may have.
@@ -102,7 +138,7 @@ where
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-fn request(line: &str) -> Result<Request, String> {
+fn request(line: &str, reads_more: bool) -> Result<Request, String> {
     if !line.starts_with('{') {
         return Err("not a JSON object; write {\"at\": 0, \"key\": \"user-1\"}".into());
     }
@@ -120,7 +156,37 @@ fn request(line: &str) -> Result<Request, String> {
     let ms = whole("at", fields.at)?;
     let late = || format!("at is {ms}; the last instant is {}", HORIZON_MS);
     let at = Micros::from_epoch_ms(ms).ok_or_else(late)?;
-    Ok(Request { at, key: key(fields.key)?, cost })
+    let more = if reads_more { more(&fields)? } else { More::default() };
+    Ok(Request { at, key: key(fields.key)?, cost, more })
+}
+
+fn more(fields: &Line<'_>) -> Result<More, String> {
+    let policy = fields.policy.map(|raw| match raw.get().starts_with('"') {
+        true => serde_json::from_str(raw.get()).map_err(|error| format!("policy: {error}")),
+        false => Err("policy must be text".to_owned()),
+    });
+    let op = fields.op.map(|raw| match raw.get() {
+        "\"check\"" => Ok(Kind::Check),
+        "\"admit\"" => Ok(Kind::Admit),
+        "\"debit\"" => Ok(Kind::Debit),
+        other => {
+            let shown: String = other.chars().take(40).collect();
+            Err(format!("op is {shown}; it must be \"check\", \"admit\" or \"debit\""))
+        }
+    });
+    let hold = fields.hold_ms.map(|raw| {
+        let ms = whole("hold_ms", raw)?;
+        let long = || format!("hold_ms is {ms}; the most is {HOLD_MAX_MS}");
+        Some(ms).filter(|ms| *ms <= HOLD_MAX_MS).map(Span::from_ms).ok_or_else(long)
+    });
+    let actual = fields.actual.map(|raw| {
+        let units = whole("actual", raw)?;
+        let most = Budget::UNITS_MAX;
+        let large = || format!("actual is {units}; the most is {most}");
+        Some(units).filter(|units| *units <= most).ok_or_else(large)
+    });
+    let (policy, op) = (policy.transpose()?, op.transpose()?);
+    Ok(More { policy, op, hold: hold.transpose()?, actual: actual.transpose()? })
 }
 
 /// A number that is whole and not negative, however it is written.
@@ -154,6 +220,8 @@ fn key(raw: &RawValue) -> Result<String, String> {
 
 /// The last whole millisecond a strategy judges at.
 const HORIZON_MS: u64 = Micros::HORIZON.epoch_us() / 1_000;
+/// A year: what is held for longer is not given back at all.
+const HOLD_MAX_MS: u64 = 365 * 86_400_000;
 
 #[cfg(test)]
 mod tests {

@@ -145,7 +145,7 @@ fn an_open_address_needs_to_be_asked_for() {
     let output = run(&["serve", "--host", "0.0.0.0", "--port", "0"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("--insecure"), "{}", err(&output));
-    assert!(err(&output).contains("no TLS yet"), "{}", err(&output));
+    assert!(err(&output).contains("add --tls-cert FILE"), "{}", err(&output));
 }
 
 #[test]

@@ -136,7 +136,7 @@ async fn two_hold_one_limit(stores: [AnyStore; 2], log: Arc<Mutex<Vec<Entry>>>) 
     for (store, seed) in stores.iter().zip(1..) {
         let service = Service::on_store(&config, store, &GuardSettings::default());
         let service = Arc::new(service.expect("exact"));
-        let guard = Arc::clone(service.guards().next().expect("one deadline"));
+        let guard = service.guards().next().expect("one deadline");
         guard.try_store(admittance::Span::from_secs(20)).await.expect("the store serves");
         loads.push(tokio::spawn(load(service, seed)));
     }

@@ -37,7 +37,7 @@ impl Rig {
         let config = Config::parse("test", POLICIES, Fail::Open).expect("valid policies");
         let service = Service::on_store(&config, &store, &GuardSettings::default());
         let service = service.expect("exact shares");
-        let guard = Arc::clone(service.guards().next().expect("one deadline"));
+        let guard = service.guards().next().expect("one deadline");
         Self { service, guard }
     }
 
@@ -137,7 +137,7 @@ async fn redis_that_is_stopped_under_traffic_costs_each_decision_at_most_its_dea
     let config = Config::parse("test", text, Fail::Open).expect("valid policies");
     let service = Service::on_store(&config, &AnyStore::new(store), &GuardSettings::default());
     let service = Arc::new(service.expect("exact"));
-    let guard = Arc::clone(service.guards().next().expect("one deadline"));
+    let guard = service.guards().next().expect("one deadline");
     guard.try_store(admittance::Span::from_secs(20)).await.expect("the store serves");
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..32 {

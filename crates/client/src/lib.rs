@@ -92,6 +92,14 @@ impl FleetStore {
     pub fn connect(address: &str, secret: Option<&str>) -> Result<Self, InvalidDoor> {
         let endpoint = Endpoint::from_shared(address.to_owned());
         let endpoint = endpoint.map_err(|_| InvalidDoor::Address)?;
+        Self::over(endpoint.tcp_nodelay(true).connect_lazy(), secret)
+    }
+
+    /// A door at the end of a channel, which may be one with TLS and a certificate of our own.
+    ///
+    /// # Errors
+    /// The secret is not one.
+    pub fn over(channel: Channel, secret: Option<&str>) -> Result<Self, InvalidDoor> {
         let secret = secret.map(|secret| {
             let mut value: MetadataValue<Ascii> =
                 secret.parse().map_err(|_| InvalidDoor::Secret)?;
@@ -99,7 +107,6 @@ impl FleetStore {
             value.set_sensitive(true);
             Ok(value)
         });
-        let channel = endpoint.tcp_nodelay(true).connect_lazy();
         Ok(Self { channel, secret: secret.transpose()? })
     }
 

@@ -97,7 +97,7 @@ struct Inner<X, G: GateClock> {
     joint: Option<Joint>,
     atomicity: Atomicity,
     has_cost: bool,
-    counts: Counts,
+    counts: Arc<Counts>,
 }
 
 /// Composes an [`Admitter`].
@@ -109,6 +109,17 @@ pub struct AdmitterBuilder<X, G: GateClock = CounterClock> {
     charges: X,
     joint: Option<Joint>,
     atomicity: Atomicity,
+    counts: Option<Counted>,
+}
+
+/// What an [`Admitter`] has counted, for another that takes its place.
+#[derive(Clone)]
+pub struct Counted(Arc<Counts>);
+
+impl std::fmt::Debug for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Counted").field(&self.0.stats()).finish()
+    }
 }
 
 /// What asks to be admitted.
@@ -177,7 +188,7 @@ impl<X: Charges> Admitter<X> {
     #[expect(clippy::new_ret_no_self, reason = "what is composed is built when it is complete")]
     pub fn new(charges: X) -> AdmitterBuilder<X> {
         let (load, gate, joint, atomicity) = (None, None, None, Atomicity::All);
-        AdmitterBuilder { load, gate, charges, joint, atomicity }
+        AdmitterBuilder { load, gate, charges, joint, atomicity, counts: None }
     }
 }
 
@@ -189,8 +200,8 @@ impl<X: Charges, G: GateClock> AdmitterBuilder<X, G> {
 
     /// How many at once.
     pub fn concurrency<H: GateClock>(self, gate: Gate<H>) -> AdmitterBuilder<X, H> {
-        let Self { load, gate: _, charges, joint, atomicity } = self;
-        AdmitterBuilder { load, gate: Some(gate), charges, joint, atomicity }
+        let Self { load, gate: _, charges, joint, atomicity, counts } = self;
+        AdmitterBuilder { load, gate: Some(gate), charges, joint, atomicity, counts }
     }
 
     /// Whether it is worth what it takes.
@@ -203,13 +214,18 @@ impl<X: Charges, G: GateClock> AdmitterBuilder<X, G> {
         Self { atomicity, ..self }
     }
 
+    /// Goes on counting where another has.
+    pub fn counting_on(self, counted: Counted) -> Self {
+        Self { counts: Some(counted), ..self }
+    }
+
     /// The admitter.
     ///
     /// # Errors
     /// No axis at all; a rate that can be neither looked at nor held beside a cost, unless
     /// [`Atomicity::PerAxis`] says that it may stay charged.
     pub fn build(self) -> Result<Admitter<X, G>, Invalid> {
-        let Self { load, gate, charges, joint, atomicity } = self;
+        let Self { load, gate, charges, joint, atomicity, counts } = self;
         let (has_rate, has_cost) = (charges.has(Axis::Rate), charges.has(Axis::Cost));
         if load.is_none() && gate.is_none() && !has_rate && !has_cost {
             return Err(Invalid::Zero(Parameter::Axes));
@@ -218,7 +234,7 @@ impl<X: Charges, G: GateClock> AdmitterBuilder<X, G> {
             let must = "be perAxis for a leased rate beside a cost: it cannot be held";
             return Err(Invalid::Unfit { parameter: Parameter::Atomicity, must });
         }
-        let counts = Counts::new();
+        let counts = counts.map_or_else(|| Arc::new(Counts::new()), |Counted(counts)| counts);
         Ok(Admitter(Arc::new(Inner { load, gate, charges, joint, atomicity, has_cost, counts })))
     }
 }
@@ -296,6 +312,12 @@ impl<X: Charges, G: GateClock> Admitter<X, G> {
     /// What it decided so far.
     pub fn stats(&self) -> AdmitterStats {
         self.0.counts.stats()
+    }
+
+    /// What it counts, for one that takes its place.
+    #[must_use]
+    pub fn counted(&self) -> Counted {
+        Counted(Arc::clone(&self.0.counts))
     }
 
     /// Its concurrency axis.

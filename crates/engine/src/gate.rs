@@ -42,6 +42,7 @@ mod atom;
 mod clock;
 #[cfg(feature = "tokio")]
 mod fleet;
+mod heard;
 #[cfg(feature = "tower")]
 mod layer;
 mod note;
@@ -327,6 +328,17 @@ impl<C: GateClock> Gate<C> {
     /// was measured here, it goes on from that, within its rules.
     pub fn follow(&self, limit: u32, beat: Span, is_measured: bool) {
         self.0.places.follow(Heard { limit, is_measured, beat }, self.0.clock.now_ns());
+    }
+
+    /// Has the limit inferred by other rules from now on, starting from the nearest to what it is
+    /// that they allow. Permits that are out stay out and count: while more are than the new limit
+    /// allows, none is given. If some thread is inferring the limit just now, that thread does it.
+    ///
+    /// # Errors
+    /// If a rule is out of its range; then nothing has changed.
+    pub fn set_rules(&self, rules: LimitRules) -> Result<(), Invalid> {
+        self.0.places.adopt(Limit::new(rules)?, self.0.clock.now_ns());
+        Ok(())
     }
 
     /// Whether work has been measured since this was last asked, and what is inferred from it

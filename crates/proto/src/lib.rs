@@ -75,5 +75,8 @@ pub const RATE_LIMITER: &str = "throttlekit.v1.RateLimiter";
 /// The full name of the service that lends.
 pub const FLEET: &str = "throttlekit.v1.Fleet";
 
+/// The full name of the service that shows what the others do.
+pub const MONITOR: &str = "throttlekit.v1.Monitor";
+
 /// The encoded descriptors of all files in the contract, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -10,13 +10,14 @@
 
 use std::sync::Arc;
 
+use admittance::admission::Explanation;
 use admittance::{Axis, Decision, Outcome, Retry, Verdicts};
 use admittance_proto::admissions as wire;
 use admittance_proto::v1;
 use tonic::Request;
 
-use crate::grpc::{Reply, epoch_ms, sourced, status};
-use crate::service::{Refusal, Service, Work, cost};
+use crate::grpc::{Reply, epoch_ms, shadowed, sourced, status};
+use crate::service::{Admitted, Refusal, Service, Work, cost};
 
 /// The door to one service.
 #[derive(Clone, Debug)]
@@ -39,18 +40,8 @@ impl wire::admissions_server::Admissions for AdmissionsDoor {
         let request = request.into_inner();
         let work = work(&request).map_err(status)?;
         let admitted = self.service.admit_work(&work).await.map_err(status)?;
-        let verdicts = admitted.verdicts;
-        let (lease_id, until) =
-            admitted.lease.map_or_else(Default::default, |lease| (lease.id, lease.until));
-        let reply = wire::AdmissionResponse {
-            decision: Some(said("", verdicts.decision())),
-            axes: axes(&verdicts),
-            binding_axis: binding(&verdicts),
-            policy_denied: verdicts.is_policy_denied(),
-            lease_id,
-            lease_expires_at: epoch_ms(until),
-        };
-        Ok(sourced(reply, admitted.source))
+        let (source, is_shadow_denied) = (admitted.source, admitted.is_shadow_denied);
+        Ok(shadowed(sourced(reply(admitted), source), is_shadow_denied))
     }
 
     async fn explain(
@@ -59,21 +50,40 @@ impl wire::admissions_server::Admissions for AdmissionsDoor {
     ) -> Reply<wire::ExplanationResponse> {
         let request = request.into_inner();
         let work = work(&request).map_err(status)?;
-        let explained = self.service.explain(&work).await.map_err(status)?;
-        let verdicts = explained.verdicts;
-        let wait = |retry| Decision { outcome: Outcome::Deny(retry), ..Decision::NEUTRAL };
-        let wait = |retry: Retry| number(wait(retry).retry_after_ms());
-        let worth = explained.worth;
-        let reply = wire::ExplanationResponse {
-            decision: Some(said("", verdicts.decision())),
-            axes: axes(&explained.seen),
-            binding_axis: binding(&verdicts),
-            policy_denied: verdicts.is_policy_denied(),
-            worth: worth.map(|worth| wire::Worth { value: worth.value, price: worth.price }),
-            wait_ms: explained.wait().map(wait),
-            cost_max: explained.cost_max.map(number),
-        };
-        Ok(sourced(reply, explained.source))
+        let seen = self.service.explain(&work).await.map_err(status)?;
+        Ok(sourced(explained(&seen), seen.source))
+    }
+}
+
+/// What an admission decided, as the wire has it.
+pub(crate) fn reply(admitted: Admitted) -> wire::AdmissionResponse {
+    let verdicts = admitted.verdicts;
+    let (lease_id, until) =
+        admitted.lease.map_or_else(Default::default, |lease| (lease.id, lease.until));
+    wire::AdmissionResponse {
+        decision: Some(said("", admitted.decision)),
+        axes: axes(&verdicts),
+        binding_axis: admitted.binding.map_or("", Axis::name).to_owned(),
+        policy_denied: verdicts.is_policy_denied() && !admitted.is_shadow_denied,
+        lease_id,
+        lease_expires_at: epoch_ms(until),
+    }
+}
+
+/// What one would be told, as the wire has it.
+pub(crate) fn explained(explained: &Explanation) -> wire::ExplanationResponse {
+    let verdicts = explained.verdicts;
+    let wait = |retry| Decision { outcome: Outcome::Deny(retry), ..Decision::NEUTRAL };
+    let wait = |retry: Retry| number(wait(retry).retry_after_ms());
+    let worth = explained.worth;
+    wire::ExplanationResponse {
+        decision: Some(said("", verdicts.decision())),
+        axes: axes(&explained.seen),
+        binding_axis: binding(&verdicts),
+        policy_denied: verdicts.is_policy_denied(),
+        worth: worth.map(|worth| wire::Worth { value: worth.value, price: worth.price }),
+        wait_ms: explained.wait().map(wait),
+        cost_max: explained.cost_max.map(number),
     }
 }
 

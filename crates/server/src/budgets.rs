@@ -14,7 +14,7 @@ use admittance::{Decision, Span};
 use admittance_proto::budgets as wire;
 use tonic::{Request, Response};
 
-use crate::grpc::{Reply, epoch_ms, sourced, status};
+use crate::grpc::{Reply, epoch_ms, shadowed, sourced, status};
 use crate::service::{
     Asked, CostLine, Costs, Expected, Refusal, Service, Terms, lease_text, parse_held, parse_lease,
     units,
@@ -70,7 +70,8 @@ impl wire::budgets_server::Budgets for BudgetsDoor {
             lease => Some(parse_held(lease).map_err(status)?),
         };
         let costs = self.service.debit_lease(&asked, lease).await.map_err(status)?;
-        Ok(sourced(wire::DebitResponse { answer: Some(answer(&costs)) }, costs.source))
+        let reply = wire::DebitResponse { answer: Some(answer(&costs)) };
+        Ok(shadowed(sourced(reply, costs.source), costs.is_shadow_denied))
     }
 
     async fn settle(&self, request: Request<wire::SettleRequest>) -> Reply<wire::SettleResponse> {
@@ -101,11 +102,11 @@ fn asked(charges: &[wire::Charge]) -> Result<Vec<Asked<'_>>, Refusal> {
     Ok(asked)
 }
 
-fn prediction(given: i64) -> Result<Option<u64>, Refusal> {
+pub(crate) fn prediction(given: i64) -> Result<Option<u64>, Refusal> {
     Ok(Some(units(given)?).filter(|prediction| *prediction > 0))
 }
 
-fn answer(costs: &Costs) -> wire::Answer {
+pub(crate) fn answer(costs: &Costs) -> wire::Answer {
     let decision = costs.decision;
     wire::Answer {
         allowed: decision.is_admit(),
@@ -161,6 +162,6 @@ fn retry(decision: Decision) -> i64 {
     number(decision.retry_after_ms())
 }
 
-fn number(number: u64) -> i64 {
+pub(crate) fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -5,7 +5,7 @@
 //!
 //! # Guarantee
 //! - All problems of a file are reported at once, each with file, line, column, the offending
-//!   text and what would be right. (A file that is not even YAML has one.)
+//!   text and what would be right. (One that is not even YAML, or JSON, has one.)
 //! - Numbers are exact: no float stands between the text and the decision. Those of estimates
 //!   (inferred limits, prices) become floats once, on their way to what estimates.
 //! - A file is at most 1 MiB, nested at most 64 deep, with at most 10,000 policies; nothing in it
@@ -37,7 +37,9 @@ mod admission;
 mod budget;
 mod concurrency;
 mod escrow;
+mod format;
 mod joint;
+mod json;
 mod lease;
 mod load;
 mod node;
@@ -45,7 +47,10 @@ mod policy;
 mod problem;
 mod rule;
 mod scalar;
+mod schema;
+mod shadow;
 mod shared;
+mod toml;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -59,16 +64,19 @@ pub use self::budget::{CostConfig, ReserveConfig};
 use self::concurrency::lease_ttl;
 pub use self::concurrency::{FleetConfig, GateConfig};
 pub use self::escrow::EscrowConfig;
+use self::format::Format;
 pub use self::joint::{JointBudgets, JointConfig, JointKind, JointPrices, JointTerms};
 pub use self::lease::TierConfig;
 pub use self::load::{LoadBy, LoadConfig, Shedding};
 use self::node::{Entry, Value};
 use self::policy::quoted_key;
-use self::problem::nearest;
+pub(crate) use self::problem::nearest;
 pub(crate) use self::problem::quoted;
 pub use self::problem::{Place, Problem, Report};
 use self::rule::Length;
 pub use self::rule::Rule;
+pub use self::schema::{document, schema};
+pub use self::shadow::ShadowConfig;
 pub use self::shared::StoreConfig;
 
 /// What to answer when a store cannot, as files and flags say it.
@@ -135,6 +143,8 @@ pub struct PolicyConfig {
     pub fail: FailMode,
     /// What a shared store is told about it.
     pub store: StoreConfig,
+    /// Whether it refuses nobody, or others run beside it.
+    pub shadow: ShadowConfig,
 }
 
 /// The rate axis of a policy.
@@ -215,7 +225,8 @@ impl Config {
         }
     }
 
-    /// Reads the text of a file; `file` is its name in messages.
+    /// Reads the text of a file; `file` is its name in messages, and says what it is written in:
+    /// TOML if it ends in `.toml`, JSON if in `.json`, and YAML if not.
     ///
     /// # Errors
     /// Everything that is wrong with it.
@@ -224,7 +235,7 @@ impl Config {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let defaults = defaults.into();
         let mut reader = Reader { defaults, problems: Vec::new(), warnings: Vec::new() };
-        let config = reader.file(text);
+        let config = reader.file(text, Format::of(file));
         match config {
             Some(config) if reader.problems.is_empty() => {
                 Ok(Self { warnings: Report::new(file, text, reader.warnings), ..config })
@@ -293,6 +304,7 @@ impl fmt::Display for Config {
             }
             writeln!(f, "    waitReplicas: {wait_replicas}")?;
             writeln!(f, "    storeDeadline: {}\n    durable: {durable}", Length(*deadline))?;
+            write!(f, "{}", policy.shadow)?;
         }
         Ok(())
     }
@@ -342,14 +354,14 @@ struct Reader {
 }
 
 impl Reader {
-    fn file(&mut self, text: &str) -> Option<Config> {
+    fn file(&mut self, text: &str, format: Format) -> Option<Config> {
         if text.len() > Config::FILE_MAX {
             let message = format!("the file is longer than {} bytes", Config::FILE_MAX);
             self.report(None, "", message);
             return None;
         }
         // An empty file has no node at all, or one that holds nothing.
-        let root = node::parse(text, &mut self.problems);
+        let root = format.parse(text, &mut self.problems);
         let Some(root) = root.filter(|root| !root.is_null()) else {
             if self.problems.is_empty() {
                 self.report(None, "", format!("the file is empty; write {EXAMPLE}"));
@@ -382,6 +394,9 @@ impl Reader {
         let mut config = Config { policies, default_prefix, load, defaults, warnings };
         self.namespaces(&config, &places);
         self.shed_in_vain(&config, &places);
+        if let Some(limiters) = entries.iter().find(|entry| entry.key == "limiters") {
+            shadow::judge(&config, limiters, (&mut self.problems, &mut self.warnings));
+        }
         config.policies.sort_by(|a, b| a.name.cmp(&b.name));
         Some(config)
     }

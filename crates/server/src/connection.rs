@@ -1,55 +1,64 @@
-//! One connection: its place among those allowed, its greeting, and since when it has had something
-//! to read.
+//! One connection: its bytes, in the clear or not, its greeting, and since when it has had
+//! something to read.
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use admittance::load::Shedder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
-use tonic::transport::server::Connected;
+use tokio_rustls::server::TlsStream;
 
 use crate::load::{Peer, Ready};
 use crate::serve::CALL_MAX;
 
-/// A connection and its place among those allowed at once.
-#[derive(Debug)]
+/// What is read and written.
+pub(crate) enum Stream {
+    /// In the clear.
+    Plain(TcpStream),
+    /// After a handshake.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection that notes when it had something to read.
 pub(crate) struct Connection {
-    stream: TcpStream,
-    /// As it was accepted: of one that is gone already the stream says nothing.
-    peer: Peer,
+    stream: Stream,
+    ready: Arc<Ready>,
     /// Wakes the task of the connection, and notes when.
     waker: Waker,
-    _place: OwnedSemaphorePermit,
-    /// Until when the peer must have said that it speaks HTTP/2; `None` once it has.
+    /// Until when the peer must have said which HTTP it speaks; `None` once it has.
     greeting: Option<Greeting>,
+    /// Until when the peer must take something; `None` while nothing waits for it.
+    blocked: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
 struct Greeting {
-    /// How many bytes of it are still to come.
-    missing: usize,
+    /// How much of the preface of HTTP/2 has come.
+    matched: usize,
     until: Pin<Box<Sleep>>,
 }
 
+impl Greeting {
+    /// Whether it is known now what is spoken.
+    fn is_over(&mut self, arrived: &[u8]) -> bool {
+        let wanted = &PREFACE[self.matched..];
+        let compared = arrived.len().min(wanted.len());
+        self.matched += compared;
+        arrived[..compared] != wanted[..compared] || self.matched == PREFACE.len()
+    }
+}
+
 impl Connection {
-    pub(crate) fn new(
-        stream: TcpStream,
-        address: SocketAddr,
-        place: OwnedSemaphorePermit,
-        shedder: Option<Shedder>,
-    ) -> Self {
+    pub(crate) fn new(stream: Stream, peer: &Peer) -> Self {
         let until = Box::pin(tokio::time::sleep(CALL_MAX));
-        let greeting = Some(Greeting { missing: PREFACE, until });
-        let ready = Ready::new(shedder);
+        let greeting = Some(Greeting { matched: 0, until });
+        let ready = Arc::clone(&peer.ready);
         let waker = Waker::from(Arc::clone(&ready));
-        Self { stream, peer: Peer { address, ready }, waker, _place: place, greeting }
+        Self { stream, ready, waker, greeting, blocked: None }
     }
 
     /// Reads, and notes since when there was something to read.
@@ -58,22 +67,33 @@ impl Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.peer.ready.is_wanted() {
+        if !self.ready.is_wanted() {
             return Pin::new(&mut self.stream).poll_read(context, buffer);
         }
-        self.peer.ready.looks(context.waker());
+        self.ready.looks(context.waker());
         let mut noting = Context::from_waker(&self.waker);
         let polled = Pin::new(&mut self.stream).poll_read(&mut noting, buffer);
-        self.peer.ready.has_looked(polled.is_ready());
+        self.ready.has_looked(polled.is_ready());
         polled
     }
-}
 
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
+    /// Gives up on a peer that takes nothing: its window may stay closed for ever, and it answers
+    /// the kernel all the same.
+    fn wrote<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.blocked = None;
+            return polled;
+        }
+        let sleep = || Box::pin(tokio::time::sleep(CALL_MAX));
+        let blocked = self.blocked.get_or_insert_with(sleep);
+        if blocked.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
     }
 }
 
@@ -85,10 +105,8 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = self.read(context, buffer);
-        let arrived = buffer.filled().len() - before;
         let Some(greeting) = &mut self.greeting else { return polled };
-        greeting.missing = greeting.missing.saturating_sub(arrived);
-        if greeting.missing == 0 {
+        if greeting.is_over(&buffer.filled()[before..]) {
             self.greeting = None;
         } else if polled.is_pending() && greeting.until.as_mut().poll(context).is_ready() {
             // Who connects and says nothing must not keep a place.
@@ -104,7 +122,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, polled)
     }
 
     fn poll_write_vectored(
@@ -112,7 +131,8 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -120,13 +140,73 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        self.wrote(context, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.wrote(context, polled)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
     }
 }
 
 /// The bytes that every HTTP/2 connection begins with.
-const PREFACE: usize = 24;
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -7,7 +7,8 @@
 //! this version cannot do, `UNAVAILABLE` for a look that the store could not answer. None of them
 //! has charged anything. A decision that the fail mode made has `admittance-source: fail-mode` in
 //! its metadata; one that this process made with what it has borrowed, or a denial that it
-//! remembers, `admittance-source: node`.
+//! remembers, `admittance-source: node`; a denial of a policy that refuses nobody, which is then an
+//! admission, `admittance-shadow: denied`.
 //!
 //! # Proven by
 //! `tests/grpc.rs`, and the public Python client in `tests/witness` at the root.
@@ -20,7 +21,7 @@ use admittance_proto::v1::rate_limiter_server::RateLimiter;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::service::{Admitted, Refusal, Service, Work, cost};
+use crate::service::{Admitted, Answer, Refusal, Service, Work, cost};
 
 /// The door to one service.
 #[derive(Clone, Debug)]
@@ -41,9 +42,10 @@ impl RateLimiter for Door {
     async fn check(&self, request: Request<v1::CheckRequest>) -> Reply<v1::CheckResponse> {
         let v1::CheckRequest { policy, key, cost: given } = request.into_inner();
         let cost = cost(given).map_err(status)?;
-        let decided = self.service.check(&policy, &key, cost).await.map_err(status)?;
-        let decision = Some(decided.decision.into());
-        Ok(sourced(v1::CheckResponse { decision }, decided.source))
+        let answer = self.service.check_answer(&policy, &key, cost).await.map_err(status)?;
+        let decision = Some(answer.decided.into());
+        let reply = sourced(v1::CheckResponse { decision }, answer.source);
+        Ok(shadowed(reply, answer.is_shadow_denied))
     }
 
     async fn check_many(
@@ -52,10 +54,10 @@ impl RateLimiter for Door {
     ) -> Reply<v1::CheckManyResponse> {
         let v1::CheckManyRequest { policy, keys, cost: given } = request.into_inner();
         let cost = cost(given).map_err(status)?;
-        let decided = self.service.check_many(&policy, &keys, cost).await;
-        let (decisions, source) = decided.map_err(status)?;
-        let decisions = decisions.into_iter().map(Into::into).collect();
-        Ok(sourced(v1::CheckManyResponse { decisions }, source))
+        let answer = self.service.check_many_answer(&policy, &keys, cost).await;
+        let Answer { decided, source, is_shadow_denied } = answer.map_err(status)?;
+        let decisions = decided.into_iter().map(Into::into).collect();
+        Ok(shadowed(sourced(v1::CheckManyResponse { decisions }, source), is_shadow_denied))
     }
 
     async fn peek(&self, request: Request<v1::PeekRequest>) -> Reply<v1::PeekResponse> {
@@ -74,9 +76,10 @@ impl RateLimiter for Door {
     async fn debit(&self, request: Request<v1::DebitRequest>) -> Reply<v1::DebitResponse> {
         let v1::DebitRequest { policy, key, tokens } = request.into_inner();
         let cost = cost(tokens).map_err(status)?;
-        let decided = self.service.debit(&policy, &key, cost).await.map_err(status)?;
-        let decision = Some(decided.decision.into());
-        Ok(sourced(v1::DebitResponse { decision }, decided.source))
+        let answer = self.service.debit_answer(&policy, &key, cost).await.map_err(status)?;
+        let decision = Some(answer.decided.into());
+        let reply = sourced(v1::DebitResponse { decision }, answer.source);
+        Ok(shadowed(reply, answer.is_shadow_denied))
     }
 
     async fn admit(&self, request: Request<v1::AdmitRequest>) -> Reply<v1::AdmitResponse> {
@@ -89,7 +92,7 @@ impl RateLimiter for Door {
             hold_ms: Some(estimate(hold)),
         };
         let admitted = self.service.admit_work(&work).await.map_err(status)?;
-        let Admitted { decision, binding, verdicts, lease, source } = admitted;
+        let Admitted { decision, binding, verdicts, lease, source, is_shadow_denied } = admitted;
         let (lease_id, until) =
             lease.map_or_else(Default::default, |lease| (lease.id, lease.until));
         let reply = v1::AdmitResponse {
@@ -97,9 +100,9 @@ impl RateLimiter for Door {
             lease_id,
             lease_expires_at: epoch_ms(until),
             binding_axis: binding.map_or_else(String::new, |axis| axis.name().to_owned()),
-            policy_denied: verdicts.is_policy_denied(),
+            policy_denied: verdicts.is_policy_denied() && !is_shadow_denied,
         };
-        Ok(sourced(reply, source))
+        Ok(shadowed(sourced(reply, source), is_shadow_denied))
     }
 
     async fn release(&self, request: Request<v1::ReleaseRequest>) -> Reply<v1::ReleaseResponse> {
@@ -132,6 +135,15 @@ pub(crate) fn sourced<T>(reply: T, source: Source) -> Response<T> {
     };
     response.metadata_mut().insert("admittance-source", value);
     response
+}
+
+/// A reply that says so if it would have been a denial.
+pub(crate) fn shadowed<T>(mut reply: Response<T>, is_denied: bool) -> Response<T> {
+    if is_denied {
+        let value = MetadataValue::from_static("denied");
+        reply.metadata_mut().insert("admittance-shadow", value);
+    }
+    reply
 }
 
 pub(crate) fn status(refusal: Refusal) -> Status {

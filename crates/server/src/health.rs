@@ -4,8 +4,9 @@
 //! NOT_SERVING and their streams end, so that a watcher does not hold up the drain.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
-use admittance_proto::{ADMISSIONS, BUDGETS, FLEET, LOAD, RATE_LIMITER};
+use admittance_proto::{ADMISSIONS, BUDGETS, FLEET, LOAD, MONITOR, RATE_LIMITER};
 use tokio::sync::watch;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
@@ -13,13 +14,14 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use crate::Service;
 use crate::config::quoted;
 
 /// Answers whether the service serves.
 #[derive(Clone, Debug)]
 pub(crate) struct Healthy {
     draining: watch::Receiver<bool>,
-    served: Served,
+    service: Arc<Service>,
 }
 
 /// Which services are there that not every configuration has.
@@ -27,23 +29,42 @@ pub(crate) struct Healthy {
 pub(crate) struct Served {
     pub(crate) fleet: bool,
     pub(crate) budgets: bool,
+    pub(crate) monitor: bool,
 }
 
 impl Served {
+    /// How many there can be.
+    pub(crate) const COUNT: usize = 8;
+
+    /// What is there now: a reload may have changed it.
+    pub(crate) fn by(service: &Service) -> Self {
+        Self {
+            fleet: service.has_federated(),
+            budgets: service.has_budgets(),
+            monitor: service.monitor().is_on(),
+        }
+    }
+
+    /// Which of those that can be it is.
+    pub(crate) fn nth(self) -> usize {
+        usize::from(self.fleet) * 4 + usize::from(self.budgets) * 2 + usize::from(self.monitor)
+    }
+
     /// Their full names.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
-        let fleet = self.fleet.then_some(FLEET);
-        fleet.into_iter().chain(self.budgets.then_some(BUDGETS))
+        let Self { fleet, budgets, monitor } = self;
+        let all = [(fleet, FLEET), (budgets, BUDGETS), (monitor, MONITOR)];
+        all.into_iter().filter_map(|(is_served, name)| is_served.then_some(name))
     }
 }
 
 impl Healthy {
-    pub(crate) const fn new(draining: watch::Receiver<bool>, served: Served) -> Self {
-        Self { draining, served }
+    pub(crate) const fn new(draining: watch::Receiver<bool>, service: Arc<Service>) -> Self {
+        Self { draining, service }
     }
 
     fn is_known(&self, service: &str) -> bool {
-        let mut others = self.served.names();
+        let mut others = Served::by(&self.service).names();
         service.is_empty()
             || [RATE_LIMITER, ADMISSIONS, LOAD].contains(&service)
             || others.any(|name| name == service)

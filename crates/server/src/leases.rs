@@ -27,9 +27,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use admittance::admission::{Admission, Admitter, Charges, Telling, Word};
@@ -38,6 +37,7 @@ use admittance::relay::{Collect, Note, Posted, Relay, Told};
 use admittance::{Clock, EXACT_MAX, Micros, Span, StoreError};
 use tokio::task::JoinSet;
 
+use crate::beside::{Beside, Ending};
 use crate::lease_id::{LeaseId, Signer};
 use crate::service::{Axes, SharedClock};
 use crate::store::AnyFleet;
@@ -60,7 +60,7 @@ pub(crate) struct Leases {
     /// Who was not here when last asked for, and when that was: names can be made up.
     absent: Mutex<BTreeMap<u64, Micros>>,
     /// The shortest that any policy's leases live.
-    ttl_min: Span,
+    ttl_min_us: AtomicU64,
     reclaimed: AtomicU64,
     /// What accounts are being told.
     telling: Mutex<JoinSet<()>>,
@@ -75,6 +75,8 @@ struct Held {
     at_most: Micros,
     /// The reservation that must be renewed with it, and when that is due.
     renewing: Option<(Renewing, Micros)>,
+    /// What candidates hold with it.
+    beside: Vec<Arc<Beside<Axes>>>,
 }
 
 /// For how long something is held.
@@ -98,7 +100,7 @@ pub(crate) struct Renewing {
 
 impl Renewing {
     /// When it is to be heard of next.
-    fn due(&self, now: Micros) -> Micros {
+    pub(crate) fn due(&self, now: Micros) -> Micros {
         now + self.every
     }
 
@@ -148,7 +150,7 @@ impl Leases {
             relay,
             others: Mutex::default(),
             absent: Mutex::default(),
-            ttl_min,
+            ttl_min_us: AtomicU64::new(ttl_min.us()),
             reclaimed: AtomicU64::new(0),
             telling: Mutex::default(),
         }
@@ -163,6 +165,11 @@ impl Leases {
     /// What the clock shows that leases end by.
     pub(crate) fn now(&self) -> Micros {
         self.clock.now()
+    }
+
+    /// What they end by.
+    pub(crate) fn clock(&self) -> SharedClock {
+        Arc::clone(&self.clock)
     }
 
     /// A name for what may be held, never used before.
@@ -185,10 +192,19 @@ impl Leases {
             let due = renewing.due(now);
             (renewing, due)
         });
-        let held = Held { admission, ttl, until, at_most, renewing };
+        let held = Held { admission, ttl, until, at_most, renewing, beside: Vec::new() };
         self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(id.lease).insert(id.lease, held);
         Lease { id: id.to_string(), until }
+    }
+
+    /// Has what a candidate holds end with a lease of this instance.
+    pub(crate) fn attach(&self, lease: u64, beside: Arc<Beside<Axes>>) {
+        if let Some(held) = self.shard(lease).get_mut(&lease) {
+            held.beside.push(beside);
+        } else if let Some(admission) = beside.end(Ending::RECLAIMED) {
+            self.end_admission(admission, Ending::RECLAIMED);
+        }
     }
 
     /// Ends a lease, here or wherever it is held. One that has ended already is none of it.
@@ -246,7 +262,7 @@ impl Leases {
             }
         }
         // What is held elsewhere lives at least as long as the shortest that is configured.
-        let elsewhere = (has_others || first.is_none()).then(|| now + self.ttl_min);
+        let elsewhere = (has_others || first.is_none()).then(|| now + self.ttl_min());
         heard.next_deadline = [first, elsewhere].into_iter().flatten().min().unwrap_or(now);
         heard
     }
@@ -261,12 +277,8 @@ impl Leases {
         }
         let count = over.len();
         self.count.fetch_sub(count, Ordering::Relaxed);
-        for (lease, Held { mut admission, .. }) in over {
-            if let Some(permit) = admission.take_permit() {
-                // A client that is gone is not work that was dropped.
-                permit.ignore();
-            }
-            self.tell(admission, Told::Overload);
+        for (lease, held) in over {
+            self.end_held(held, Ending::RECLAIMED);
             self.remember_end(lease);
         }
         self.reclaimed.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
@@ -302,6 +314,16 @@ impl Leases {
         }
         self.keep(due);
         Ok(notes.len())
+    }
+
+    /// The shortest that any policy's leases live, from now on. It only falls: leases that others
+    /// gave out before live no longer than they did.
+    pub(crate) fn set_ttl_min(&self, ttl_min: Span) {
+        self.ttl_min_us.fetch_min(ttl_min.us(), Ordering::Relaxed);
+    }
+
+    fn ttl_min(&self) -> Span {
+        Span::from_us(self.ttl_min_us.load(Ordering::Relaxed))
     }
 
     /// How many leases are held.
@@ -344,36 +366,31 @@ impl Leases {
             *at = renewing.due(heard_at);
             due.push(renewing.clone());
         }
+        held.beside.iter().for_each(|beside| beside.renew(heard_at, due));
         Some(held.until)
     }
 
     fn end(&self, lease: u64, told: Told, ago: Span) {
         let held = self.shard(lease).remove(&lease);
-        let Some(Held { mut admission, .. }) = held else { return };
+        let Some(held) = held else { return };
         self.count.fetch_sub(1, Ordering::Relaxed);
-        if let Some(permit) = admission.take_permit() {
-            let permit = permit.ended_ago(ago);
-            match told {
-                Told::Overload => permit.overload(),
-                Told::Finish | Told::Beat => permit.finish(),
-            }
-        }
-        self.tell(admission, told);
+        self.end_held(held, Ending { told: Some(told), ago });
     }
 
-    /// Tells the accounts that an admission has ended whose permit is free already: with what it
-    /// was expected to cost if it is finished, with what was debited if not.
-    fn tell(&self, admission: Admission<Axes>, told: Told) {
+    fn end_held(&self, held: Held, ending: Ending) {
+        self.end_admission(held.admission, ending);
+        for admission in held.beside.iter().filter_map(|beside| beside.end(ending)) {
+            self.end_admission(admission, ending);
+        }
+    }
+
+    /// Frees the permit of an admission, and then tells its accounts.
+    pub(crate) fn end_admission(&self, mut admission: Admission<Axes>, ending: Ending) {
+        ending.free(&mut admission);
         if admission.lease().is_none() {
             return;
         }
-        let mut telling: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            // What could not be told is told once more when the admission is dropped.
-            let _ = match told {
-                Told::Overload => admission.dropped_told().await,
-                Told::Finish | Told::Beat => admission.finished().await,
-            };
-        });
+        let mut telling = Box::pin(ending.tell(admission));
         // Accounts of this process know at once.
         let is_told = telling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
         if !is_told {
@@ -505,7 +522,11 @@ impl Drop for Leases {
     fn drop(&mut self) {
         for shard in &mut self.held {
             let held = shard.get_mut().unwrap_or_else(PoisonError::into_inner);
-            held.drain().for_each(|(_, Held { admission, .. })| admission.leave());
+            for (_, Held { admission, beside, .. }) in held.drain() {
+                admission.leave();
+                let beside = beside.iter().filter_map(|beside| beside.end(Ending::RECLAIMED));
+                beside.for_each(Admission::leave);
+            }
         }
     }
 }

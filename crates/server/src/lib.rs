@@ -23,41 +23,55 @@
 #![forbid(unsafe_code)]
 
 mod admissions;
+mod beside;
 mod budgets;
 mod config;
 mod connection;
+mod door_secret;
 mod escrow;
 mod fleet;
 mod grpc;
 mod health;
+mod http;
 mod lease_id;
 mod leases;
 mod load;
 mod metrics;
+mod monitor;
+mod observe;
 mod peers;
 mod secret;
 mod serve;
 mod service;
 mod store;
+mod tls;
 
 pub use config::{
     Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, JointBudgets,
     JointConfig, JointKind, JointPrices, JointTerms, LoadBy, LoadConfig, Place, PolicyConfig,
-    Problem, RateConfig, Report, ReserveConfig, Rule, Shedding, StoreConfig, TierConfig,
+    Problem, RateConfig, Report, ReserveConfig, Rule, ShadowConfig, Shedding, StoreConfig,
+    TierConfig, document, schema,
 };
-pub use fleet::FleetSecret;
+pub use door_secret::DoorSecret;
+pub use http::openapi;
 pub use leases::{Heard, Lease};
-pub use metrics::{Labelled, MetricsDoor, Source as MetricSource, exposition};
+pub use metrics::{
+    Family as MetricFamily, Form as MetricForm, Kind as MetricKind, MetricsDoor,
+    Sample as MetricSample, Source as MetricSource, Value as MetricValue, exposition_of,
+};
+pub use observe::denials::DenialLog;
 pub use secret::{Coded, KeySecret, SecretTooShort};
 pub use serve::{
-    CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Drained, MESSAGE_MAX, STREAMS_MAX, ServeError, serve,
-    serve_fleet,
+    CALL_MAX, CONNECTIONS_MAX, DRAIN_MAX, Doors, Drained, MESSAGE_MAX, Parents, STREAMS_MAX,
+    ServeError, serve, serve_with,
 };
 pub use service::{
-    Admitted, Asked, BATCH_MAX, CostLine, Costs, Expected, Instance, KEY_MAX, Known, Lent,
-    Operation, Policy, Refusal, Reserved, SWEEP, Service, SharedClock, Stopped, Terms, Unservable,
-    Work, cost, units,
+    Admitted, Answer, Asked, BATCH_MAX, CandidateCounts, Changed, CostLine, Costs, Expected,
+    Instance, KEY_MAX, Known, Lent, Operation, Policy, Refusal, Reloaded, Reloads, Reserved, SWEEP,
+    Service, Shadowed, SharedClock, Stopped, Terms, Unreloadable, Unservable, Work, cost, units,
 };
 pub use store::{AnyFleet, AnyStore};
+pub use tls::{Tls, TlsError};
 
 pub use admittance::Axis;
+pub use admittance::http::Fields as RateLimitFields;

@@ -42,6 +42,10 @@ pub(crate) enum Kind {
 /// What is done with a method, by its path. A path that no service has is answered as unknown,
 /// which is worth little.
 pub(crate) fn kind(path: &str) -> Kind {
+    // The paths of the HTTP door have theirs where they are dispatched.
+    if let Some(kind) = crate::http::kind(path) {
+        return kind;
+    }
     let (service, method) = path.rsplit_once('/').unwrap_or(("", path));
     listed(service, method).unwrap_or(Kind::Of(Class::Background))
 }
@@ -155,6 +159,12 @@ pub(crate) struct Peer {
     pub(crate) ready: Arc<Ready>,
 }
 
+impl Peer {
+    pub(crate) fn new(address: SocketAddr, shedder: Option<Shedder>) -> Self {
+        Self { address, ready: Ready::new(shedder) }
+    }
+}
+
 /// Since when a connection has had something to read. The task of a request begins, and with it the
 /// layer, only after the task of its connection has read it: on one busy worker that can be several
 /// requests later.
@@ -251,34 +261,38 @@ impl Load for LoadDoor {
         &self,
         _: tonic::Request<wire::LoadStatusRequest>,
     ) -> Reply<wire::LoadStatusResponse> {
-        let Some(shedder) = self.service.shedder() else {
-            let off = wire::LoadStatusResponse { percent: 100, ..Default::default() };
-            return Ok(tonic::Response::new(off));
-        };
-        let status = shedder.status();
-        let classes = Class::ALL.into_iter().zip(status.rejected_by_class);
-        let classes = classes.map(|(class, rejected)| {
-            let name = class.name().to_owned();
-            wire::LoadClass { name, rejected }
-        });
-        Ok(tonic::Response::new(wire::LoadStatusResponse {
-            enabled: true,
-            percent: status.percent,
-            allowed: status.allowed,
-            rejected: status.rejected,
-            classes: classes.collect(),
-            step: status.step,
-            average_us: status.average.us(),
-            spread_us: status.spread.us(),
-            waiting: status.waiting,
-            room: status.room,
-            probes_sent: status.probes_sent,
-            probes_finished: status.probes_finished,
-            probes_lost: status.probes_lost,
-            adjustments: status.adjustments,
-            moves: status.moves,
-            stuck_workers: status.stuck_workers,
-        }))
+        Ok(tonic::Response::new(standing(&self.service)))
+    }
+}
+
+/// How a service stands against its load.
+pub(crate) fn standing(service: &Service) -> wire::LoadStatusResponse {
+    let Some(shedder) = service.shedder() else {
+        return wire::LoadStatusResponse { percent: 100, ..Default::default() };
+    };
+    let status = shedder.status();
+    let classes = Class::ALL.into_iter().zip(status.rejected_by_class);
+    let classes = classes.map(|(class, rejected)| {
+        let name = class.name().to_owned();
+        wire::LoadClass { name, rejected }
+    });
+    wire::LoadStatusResponse {
+        enabled: true,
+        percent: status.percent,
+        allowed: status.allowed,
+        rejected: status.rejected,
+        classes: classes.collect(),
+        step: status.step,
+        average_us: status.average.us(),
+        spread_us: status.spread.us(),
+        waiting: status.waiting,
+        room: status.room,
+        probes_sent: status.probes_sent,
+        probes_finished: status.probes_finished,
+        probes_lost: status.probes_lost,
+        adjustments: status.adjustments,
+        moves: status.moves,
+        stuck_workers: status.stuck_workers,
     }
 }
 
@@ -340,7 +354,11 @@ mod tests {
             "/throttlekit.v1.Monitor/Watch",
         ];
         assert_eq!(order.map(class), Class::ALL);
-        assert_eq!(kind("/grpc.health.v1.Health/Check"), Kind::Exempt);
+        for health in ["/grpc.health.v1.Health/Check", "/healthz", "/readyz"] {
+            assert_eq!(kind(health), Kind::Exempt, "{health}");
+        }
+        let order = ["/v1/release", "/v1/check", "/v1/peek", "/openapi.json"];
+        assert_eq!(order.map(class), Class::ALL);
         for unknown in ["", "/", "/a/b/c", "Check", "/throttlekit.v1.RateLimiter/"] {
             assert_eq!(kind(unknown), Kind::Of(Class::Background), "{unknown:?}");
         }

@@ -7,52 +7,45 @@
 //!   back, finished or not.
 //! - A call that comes when this process is behind is shed at once, [in order](crate::load).
 //! - A client can hold only so much: connections, streams per connection, bytes per message and
-//!   the time to send one are bounded; a connection whose peer is gone is closed.
+//!   [those of all calls](room), the time to send one and the time to take its answer are bounded;
+//!   a connection whose peer is gone is closed.
 //!
 //! # Proven by
-//! `tests/grpc.rs`, and `tests/drain.rs` of the command.
+//! `tests/grpc.rs`, `tests/stall.rs`, and `tests/drain.rs` and `tests/hostile.rs` of the command.
+
+mod accept;
+mod call;
+mod dispatch;
+mod places;
+mod room;
 
 use std::future::Future;
-use std::io;
+use std::num::NonZero;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admittance::load::{
-    LoadLayer, LoadRules, Prober, RefuseShed, Shed, Shedder, Sort, Sorted, StartError,
-    TokioExecutor,
-};
-use admittance_proto::admissions::admissions_server::AdmissionsServer;
-use admittance_proto::budgets::budgets_server::BudgetsServer;
-use admittance_proto::load::load_server::LoadServer;
-use admittance_proto::v1::fleet_server::FleetServer;
-use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
-use admittance_proto::{ADMISSIONS, DESCRIPTORS, LOAD, RATE_LIMITER};
-use http::{Request, Response};
+use admittance::http::Fields;
+use admittance::load::{Prober, StartError, TokioExecutor};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
-use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::body::Body;
-use tonic::transport::Server;
-use tonic::transport::server::Router;
-use tonic_health::pb::health_server::HealthServer;
-use tower_layer::{Identity, Stack};
+use tokio::sync::watch;
 
+use self::accept::Served;
+pub use self::call::Parents;
+use self::dispatch::Dispatch;
+use self::places::Places;
+pub(crate) use self::room::Arriving;
+use self::room::Room;
 use crate::Service;
-use crate::admissions::AdmissionsDoor;
-use crate::budgets::BudgetsDoor;
-use crate::connection::Connection;
-use crate::fleet::{FleetDoor, FleetSecret};
-use crate::grpc::Door;
-use crate::health::{Healthy, Served};
-use crate::load::{self, LoadDoor};
+use crate::door_secret::DoorSecret;
+use crate::tls::Tls;
 
 /// How long calls in flight may take to finish after the shutdown signal. The process is to be gone
 /// within five seconds, on a busy machine too.
 pub const DRAIN_MAX: Duration = Duration::from_secs(4);
 
-/// The most connections at once; more wait to be accepted.
-pub const CONNECTIONS_MAX: usize = 10_000;
+/// The most connections at once, unless [`Doors`] say less; more wait to be accepted.
+pub const CONNECTIONS_MAX: u32 = 10_000;
 
 /// The most calls at once on one connection.
 pub const STREAMS_MAX: u32 = 128;
@@ -79,63 +72,99 @@ pub enum ServeError {
     /// Reflection could not read our own descriptors.
     #[error("the descriptors of the contract cannot be read: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport gave up.
-    #[error("the transport failed: {0}")]
-    Transport(#[from] tonic::transport::Error),
     /// Load cannot be measured.
     #[error("load cannot be measured: {0}")]
     Load(#[from] StartError),
 }
 
+/// Who may come in at which door.
+#[derive(Clone, Debug, Default)]
+pub struct Doors {
+    /// What clients that borrow must send.
+    pub fleet: DoorSecret,
+    /// What operators who watch must send.
+    pub monitor: DoorSecret,
+    /// Certificates; without them everything is sent in the clear.
+    pub tls: Option<Tls>,
+    /// Which fields tell callers over HTTP what is left.
+    pub fields: Fields,
+    /// The most connections at once, if that is less than [`CONNECTIONS_MAX`]. One address has at
+    /// most half of them, unless it is loopback.
+    pub connections_max: Option<NonZero<u32>>,
+    /// Which traces requests belong to.
+    pub parents: Parents,
+}
+
 /// Serves every door on the listener until `shutdown` completes, then drains.
 ///
 /// # Errors
-/// Failures of the transport itself; no client can cause one.
+/// Failures of the service itself; no client can cause one.
 pub async fn serve(
     listener: TcpListener,
     service: Arc<Service>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Drained, ServeError> {
-    serve_fleet(listener, service, FleetSecret::default(), shutdown).await
+    serve_with(listener, service, Doors::default(), shutdown).await
 }
 
-/// As [`serve`], with a secret for those who borrow over the fleet door.
+/// As [`serve`], with a say in who may come in.
 ///
 /// # Errors
 /// As [`serve`].
-pub async fn serve_fleet(
+pub async fn serve_with(
     listener: TcpListener,
     service: Arc<Service>,
-    secret: FleetSecret,
+    doors: Doors,
     shutdown: impl Future<Output = ()>,
 ) -> Result<Drained, ServeError> {
     let _prober = regulate(&service)?;
     let (drain, draining) = watch::channel(false);
-    let router = doors(Arc::clone(&service), secret, draining.clone())?;
-    let connections = accept(listener, draining.clone(), service.shedder().cloned());
-    let mut stop = draining;
-    let stopped = async move {
-        let _ = stop.wait_for(|draining| *draining).await;
-    };
+    let dispatch = Dispatch::new(&service, &doors, &draining)?;
+    let (tls, shedder) = (doors.tls, service.shedder().cloned());
+    let most = doors.connections_max.map_or(CONNECTIONS_MAX, NonZero::get);
+    let places = Places::new(most.min(CONNECTIONS_MAX));
+    let (room, counts) = (Arc::new(Room::default()), Arc::clone(service.counts().doors()));
+    let served = Served { dispatch, tls, shedder, draining, room, counts };
     // Other instances must find this one before a lease of it can come to them.
-    let _ = tokio::time::timeout(GIVE_BACK_MAX, service.collect()).await;
-    let tended = Arc::clone(&service);
-    let tending = AbortOnDrop(tokio::spawn(async move { tended.tend().await }));
-    let serving = router.serve_with_incoming_shutdown(connections, stopped);
-    let mut serving = std::pin::pin!(serving);
+    let _ = tokio::time::timeout(GIVE_BACK_MAX, collected(&service)).await;
+    let tending = tending(&service);
+    let mut serving = accepting(listener, served, places);
     tokio::select! {
-        ended = &mut serving => return ended.map(|()| Drained::Whole).map_err(Into::into),
+        () = &mut serving => return Ok(Drained::Whole),
         () = shutdown => {}
     }
     let _ = drain.send(true);
     let drained = match tokio::time::timeout(DRAIN_MAX, serving).await {
-        Ok(ended) => ended.map(|()| Drained::Whole).map_err(Into::into),
-        Err(_) => Ok(Drained::CutShort),
+        Ok(()) => Drained::Whole,
+        Err(_) => Drained::CutShort,
     };
     drop(tending);
     // What is still held would be lost to the others until its window ends.
-    let _ = tokio::time::timeout(GIVE_BACK_MAX, service.close()).await;
-    drained
+    let _ = tokio::time::timeout(GIVE_BACK_MAX, closed(&service)).await;
+    Ok(drained)
+}
+
+/// A future whose code is made here: behind what waits for any `shutdown`, every program that calls
+/// [`serve_with`] would be given its own copy of all doors.
+type Boxed<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+fn accepting(listener: TcpListener, served: Served, places: Places) -> Boxed<'static> {
+    Box::pin(accept::serve(listener, served, places))
+}
+
+fn collected(service: &Service) -> Boxed<'_> {
+    Box::pin(async {
+        let _ = service.collect().await;
+    })
+}
+
+fn closed(service: &Service) -> Boxed<'_> {
+    Box::pin(service.close())
+}
+
+fn tending(service: &Arc<Service>) -> AbortOnDrop {
+    let service = Arc::clone(service);
+    AbortOnDrop(tokio::spawn(async move { service.tend().await }))
 }
 
 /// Measures how far this runtime is behind, until what it gives is dropped.
@@ -149,41 +178,6 @@ fn regulate(service: &Service) -> Result<Option<Prober>, StartError> {
     }
 }
 
-/// Says which calls are shed first.
-#[derive(Clone, Copy, Debug)]
-struct Sorting {
-    is_on: bool,
-    by_policy: bool,
-}
-
-impl<B> Sort<Request<B>> for Sorting {
-    fn sort(&self, request: &Request<B>, _: &Shedder) -> Sorted {
-        if self.is_on { load::sort(request, self.by_policy) } else { Sorted::exempt() }
-    }
-}
-
-/// Answers those that are.
-#[derive(Clone, Copy, Debug)]
-struct Refusing;
-
-impl RefuseShed<Body> for Refusing {
-    fn refuse(&self, shed: Shed) -> Response<Body> {
-        load::refuse(shed)
-    }
-}
-
-type Shedding = LoadLayer<Sorting, Refusing>;
-
-/// What stands before every call.
-fn shedding(service: &Service) -> Shedding {
-    let (is_on, by_policy) = (service.shedder().is_some(), service.is_shed_by_policy());
-    let shedder = service.shedder().cloned().unwrap_or_else(|| {
-        let idle = Shedder::new(LoadRules::default());
-        idle.expect("the defaults are in range")
-    });
-    LoadLayer::new(shedder).sort_with(Sorting { is_on, by_policy }).refuse_with(Refusing)
-}
-
 /// A task that ends with what started it.
 struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
@@ -193,105 +187,5 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// All services on one router, with the bounds on what a client may hold.
-fn doors(
-    service: Arc<Service>,
-    secret: FleetSecret,
-    draining: watch::Receiver<bool>,
-) -> Result<Router<Stack<Shedding, Identity>>, ServeError> {
-    let fleet = service.has_federated().then(|| {
-        FleetServer::new(FleetDoor::new(Arc::clone(&service), secret))
-            .max_decoding_message_size(MESSAGE_MAX)
-            .max_encoding_message_size(MESSAGE_MAX)
-    });
-    let budgets = service.has_budgets().then(|| {
-        BudgetsServer::new(BudgetsDoor::new(Arc::clone(&service)))
-            .max_decoding_message_size(MESSAGE_MAX)
-            .max_encoding_message_size(MESSAGE_MAX)
-    });
-    let served = Served { fleet: fleet.is_some(), budgets: budgets.is_some() };
-    let shedding = shedding(&service);
-    let status =
-        LoadServer::new(LoadDoor::new(Arc::clone(&service))).max_decoding_message_size(MESSAGE_MAX);
-    let admissions = AdmissionsServer::new(AdmissionsDoor::new(Arc::clone(&service)))
-        .max_decoding_message_size(MESSAGE_MAX);
-    let limiter = RateLimiterServer::new(Door::new(service))
-        .max_decoding_message_size(MESSAGE_MAX)
-        .max_encoding_message_size(MESSAGE_MAX);
-    // Older clients ask for v1alpha, newer ones for v1.
-    let router = Server::builder()
-        .max_concurrent_streams(STREAMS_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .http2_max_header_list_size(HEADERS_MAX)
-        .timeout(CALL_MAX)
-        .layer(shedding)
-        .add_service(limiter)
-        .add_service(admissions)
-        .add_service(status)
-        .add_optional_service(fleet)
-        .add_optional_service(budgets)
-        .add_service(HealthServer::new(Healthy::new(draining, served)))
-        .add_service(reflection(served).build_v1()?)
-        .add_service(reflection(served).build_v1alpha()?);
-    Ok(router)
-}
-
-/// Reflection of what is served here, which is less than what the contract describes.
-fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
-    let mut reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .with_service_name(RATE_LIMITER)
-        .with_service_name(ADMISSIONS)
-        .with_service_name(LOAD)
-        .with_service_name("grpc.health.v1.Health")
-        .with_service_name("grpc.reflection.v1.ServerReflection")
-        .with_service_name("grpc.reflection.v1alpha.ServerReflection");
-    for name in served.names() {
-        reflection = reflection.with_service_name(name);
-    }
-    reflection
-}
-
-/// Accepts connections until the drain begins, which also closes the port.
-fn accept(
-    listener: TcpListener,
-    mut draining: watch::Receiver<bool>,
-    shedder: Option<Shedder>,
-) -> impl Stream<Item = io::Result<Connection>> {
-    let (sender, receiver) = tokio::sync::mpsc::channel(1);
-    tokio::spawn(async move {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let accepting = async {
-            while let Ok(place) = Arc::clone(&places).acquire_owned().await {
-                match listener.accept().await {
-                    Ok((stream, peer)) => {
-                        // Answers are small: waiting to fill a packet only delays them.
-                        let _ = stream.set_nodelay(true);
-                        let shedder = shedder.clone();
-                        let connection = Connection::new(stream, peer, place, shedder);
-                        if sender.send(Ok(connection)).await.is_err() {
-                            return;
-                        }
-                    }
-                    // Out of descriptors, most likely: let others finish before trying again.
-                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-                }
-            }
-        };
-        tokio::select! {
-            () = accepting => {}
-            _ = draining.wait_for(|draining| *draining) => {}
-        }
-    });
-    ReceiverStream::new(receiver)
-}
-
 /// How long giving back may take after the drain.
 const GIVE_BACK_MAX: Duration = Duration::from_millis(500);
-/// A peer that does not answer a ping within the timeout is gone.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADERS_MAX: u32 = 16 << 10;
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -447,7 +447,7 @@ fn what_core_refuses_is_reported_at_its_key() {
 
 #[test]
 fn what_later_versions_serve_is_refused_by_name() {
-    for block in ["shadow", "batch"] {
+    for block in ["leaseTime", "batch"] {
         let said = complaints(&format!("{{ {block}: {{ a: 1 }} }}"));
         let expected = "not yet served by this version; remove it or the policy";
         assert_eq!(said, [format!("2:8: .{block}: {expected}")]);

@@ -291,12 +291,14 @@ const WRONG: &[(&str, &str)] = &[
     (
         "{ COST, tokenBudget: { budget: 5, period: 1m } }",
         "f:2:14: limiters.p.cost: does not apply beside tokenBudget; beside it a policy has \
-         prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, load",
+         prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, \
+         load, shadow",
     ),
     (
         "{ tokenBudget: { budget: 5, period: 1m }, joint: { prices: { rate: 1 } } }",
         "f:2:55: limiters.p.joint: does not apply beside tokenBudget; beside it a policy has \
-         prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, load",
+         prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, \
+         load, shadow",
     ),
     (
         "{ tokenBudget: { shared: true, budget: 5, period: 1m } }",

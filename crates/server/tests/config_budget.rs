@@ -126,7 +126,7 @@ const WRONG: &[(&str, &str)] = &[
         "{ tokenBudget: { budget: 5, period: 1m }, limit: 5 }",
         "f:2:55: limiters.p.limit: does not apply beside tokenBudget; beside it a policy has \
              prefix, fail, share, reserveLocal, hashTag, waitReplicas, storeDeadline, durable, \
-             load",
+             load, shadow",
     ),
     (
         "{ tokenBudget: { budget: 5, period: 1m }, fleetBudget: { budget: 5, period: 1m } }",

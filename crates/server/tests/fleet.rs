@@ -11,7 +11,7 @@ use admittance::{
 use admittance_client::FleetStore;
 use admittance_proto::v1;
 use admittance_proto::v1::fleet_client::FleetClient;
-use admittance_server::FleetSecret;
+use admittance_server::DoorSecret;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -144,7 +144,7 @@ async fn a_service_without_federated_policies_has_no_such_door() {
 
 #[tokio::test]
 async fn with_a_secret_every_peer_must_send_it() {
-    let live = Live::with_secret(POLICIES, FleetSecret::new("open sesame")).await;
+    let live = Live::with_secret(POLICIES, DoorSecret::new("open sesame")).await;
     let mut door = door(&live).await;
     let mut ask = async |name: &'static str, value: &str| {
         let mut request = Request::new(wants("global", "acme", 1));
@@ -172,7 +172,7 @@ async fn client(live: &Live, secret: Option<&str>) -> TwoTier<FleetStore> {
 
 #[tokio::test]
 async fn a_client_far_away_spends_what_it_borrowed() {
-    let live = Live::with_secret(POLICIES, FleetSecret::new("open sesame")).await;
+    let live = Live::with_secret(POLICIES, DoorSecret::new("open sesame")).await;
     before_the_end(&live, 59_000);
     let client = client(&live, Some("open sesame")).await;
     for place in 0..100 {

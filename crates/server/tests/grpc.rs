@@ -9,7 +9,6 @@ use std::time::Duration;
 use admittance::{Clock, ManualClock, Micros, Span};
 use admittance_proto::v1;
 use admittance_proto::v1::fleet_client::FleetClient;
-use admittance_proto::v1::monitor_client::MonitorClient;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{BATCH_MAX, Drained, KEY_MAX};
 use tonic::transport::Channel;
@@ -249,9 +248,6 @@ async fn what_is_not_served_says_unimplemented() {
     assert_eq!(refused.code(), Code::Unimplemented);
     assert_eq!(refused.message(), "policy \"api\" does not support admit");
     assert_eq!(client.admit(admit("no")).await.expect_err("refused").code(), Code::NotFound);
-    let mut monitor = MonitorClient::new(live.channel().await);
-    let refused = monitor.get_snapshot(v1::GetSnapshotRequest {}).await.expect_err("refused");
-    assert_eq!(refused.code(), Code::Unimplemented);
     let mut fleet = FleetClient::new(live.channel().await);
     let refused = fleet.reserve(v1::ReserveRequest::default()).await.expect_err("refused");
     assert_eq!(refused.code(), Code::Unimplemented);

@@ -49,12 +49,13 @@ async fn a_watcher_is_told_of_the_drain_and_does_not_hold_it_up() {
     assert_eq!(done.await.expect("no panic").expect("no error"), Drained::Whole);
 }
 
-const SERVED: [&str; 6] = [
+const SERVED: [&str; 7] = [
     "admittance.v1.Admissions",
     "admittance.v1.Load",
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
+    "throttlekit.v1.Monitor",
     "throttlekit.v1.RateLimiter",
 ];
 

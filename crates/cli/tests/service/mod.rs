@@ -51,11 +51,35 @@ impl Service {
         Self { child, address, greeting }
     }
 
+    /// A line of what the kernel says of the process, such as `VmRSS` in kB.
+    pub(crate) fn status(&self, name: &str) -> u64 {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let value = line.and_then(|line| line.split_whitespace().next());
+        value.and_then(|value| value.parse().ok()).expect("a number")
+    }
+
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    /// Waits for a line of what it complains about that has these words.
+    pub(crate) fn complains(&mut self, words: &str) -> String {
+        let stderr = self.child.stderr.as_mut().expect("piped");
+        let mut said = String::new();
+        // Byte by byte: what comes after is read by others.
+        let mut byte = [0];
+        while stderr.read(&mut byte).expect("a byte") > 0 {
+            said.push(char::from(byte[0]));
+            if said.ends_with('\n') && said.contains(words) {
+                break;
+            }
+        }
+        said
     }
 
     /// Waits for the end; gives the exit code and what was complained about.

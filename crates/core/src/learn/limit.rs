@@ -243,6 +243,19 @@ impl Limit {
         }
     }
 
+    /// Goes on as `next`, from the nearest to its own limit that the rules of `next` allow; one
+    /// that is fixed is what it says. What was measured under the old rules is forgotten.
+    pub fn adopt(&mut self, next: Self) {
+        let rules = next.rules;
+        let initial = match rules.algorithm {
+            LimitAlgorithm::Fixed => rules.initial,
+            _ => whole(self.estimate).clamp(rules.min, rules.max),
+        };
+        let (samples, last_rtt_ns) = (self.samples, self.last_rtt_ns);
+        let next = Self::new(LimitRules { initial, ..rules }).unwrap_or(next);
+        *self = Self { rules, samples, last_rtt_ns, ..next };
+    }
+
     /// Whether what is estimated should count among what other nodes of a fleet found, if anything
     /// was measured at all: with a throughput guard, whether a window was completed since the
     /// estimate was last taken over from the fleet, or is being filled under load.

@@ -9,7 +9,8 @@ mod shard;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use admittance_core::budget::{self, Account, Answered, Budget, LeaseKey, Line, Together};
 use admittance_core::{Cadence, Fused, Micros, Span};
@@ -41,10 +42,10 @@ pub struct MemoryAccounts<C> {
     shards: Box<[Mutex<Shard>]>,
     /// The policies that have accounts. Locked last.
     policies: Mutex<HashSet<Box<str>>>,
-    policies_max: usize,
+    policies_max: AtomicUsize,
     max_keys: u64,
     /// Of policies that say otherwise.
-    max_keys_of: HashMap<Box<str>, u64>,
+    max_keys_of: RwLock<HashMap<Box<str>, u64>>,
     /// What every new account begins with: everything spent, if it is for going on alone.
     spent_since: Option<Micros>,
 }
@@ -76,9 +77,9 @@ impl<C: Clock> MemoryAccounts<C> {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(&secret))).collect(),
             secret,
             policies: Mutex::default(),
-            policies_max: Self::POLICIES_MAX_DEFAULT,
+            policies_max: AtomicUsize::new(Self::POLICIES_MAX_DEFAULT),
             max_keys: Self::MAX_KEYS_DEFAULT,
-            max_keys_of: HashMap::new(),
+            max_keys_of: RwLock::default(),
             spent_since: None,
         }
     }
@@ -92,14 +93,34 @@ impl<C: Clock> MemoryAccounts<C> {
     /// How many accounts this policy keeps.
     #[must_use]
     pub fn max_keys_of(mut self, policy: &str, max_keys: u64) -> Self {
-        self.max_keys_of.insert(policy.into(), max_keys);
+        let own = self.max_keys_of.get_mut().unwrap_or_else(PoisonError::into_inner);
+        own.insert(policy.into(), max_keys);
         self
     }
 
     /// How many policies have accounts at most; at least one.
     #[must_use]
     pub fn policies_max(self, policies_max: usize) -> Self {
-        Self { policies_max: policies_max.max(1), ..self }
+        Self { policies_max: AtomicUsize::new(policies_max.max(1)), ..self }
+    }
+
+    /// Other bounds from now on: how many policies have accounts at most, and how many accounts
+    /// those keep that say so. A policy that has more makes room as new keys come.
+    pub fn set_bounds(
+        &self,
+        policies_max: usize,
+        max_keys_of: impl IntoIterator<Item = (Box<str>, u64)>,
+    ) {
+        let own = max_keys_of.into_iter().collect();
+        *self.max_keys_of.write().unwrap_or_else(PoisonError::into_inner) = own;
+        self.policies_max.store(policies_max.max(1), Ordering::Relaxed);
+    }
+
+    /// Forgets the accounts of a policy that nobody asks for any more. Says how many they were.
+    pub fn forget(&self, policy: &str) -> u64 {
+        let forgotten = self.shards.iter().map(|shard| lock(shard).forget(policy)).sum();
+        self.policies.lock().unwrap_or_else(PoisonError::into_inner).remove(policy);
+        forgotten
     }
 
     /// The same, but every account has spent all in the window of `since`.
@@ -118,7 +139,8 @@ impl<C: Clock> MemoryAccounts<C> {
 
     /// What a shard keeps of a policy.
     fn part_of(&self, policy: &str) -> usize {
-        part_of(self.max_keys_of.get(policy).copied().unwrap_or(self.max_keys))
+        let own = self.max_keys_of.read().unwrap_or_else(PoisonError::into_inner);
+        part_of(own.get(policy).copied().unwrap_or(self.max_keys))
     }
 
     /// How many accounts are kept.
@@ -335,8 +357,9 @@ impl<C: Clock> MemoryAccounts<C> {
         let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
         let new: HashSet<&str> =
             new.iter().copied().filter(|policy| !policies.contains(*policy)).collect();
-        if policies.len() + new.len() > self.policies_max && !new.is_empty() {
-            return Err(StoreError::TooManyPolicies { max: self.policies_max });
+        let max = self.policies_max.load(Ordering::Relaxed);
+        if policies.len() + new.len() > max && !new.is_empty() {
+            return Err(StoreError::TooManyPolicies { max });
         }
         policies.extend(new.into_iter().map(Box::from));
         Ok(())

@@ -7,7 +7,7 @@
 //!   OWNED  FOLLOW  SAMPLED  LEFT │ share │ limit │ in flight
 //! ```
 //! *Owned*: a thread has the estimate. *Left*: notes lie in the ring for it. *Sampled*: a sample
-//! has come since somebody asked. *Follow*: a limit has come from outside.
+//! has come since somebody asked. *Follow*: a limit, or other rules, have come from outside.
 //!
 //! A permit that ends swaps the word once. If nobody owns the estimate, that swap takes the
 //! place back and the estimate too; the thread learns from its sample, and the swap that gives the
@@ -27,11 +27,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use admittance_core::Span;
 use admittance_core::concurrency::{CLASSES_MAX, PERMITS_MAX, Partition, Parts, Word};
 use admittance_core::learn::{Ending, Followed, Limit, Sample};
 
 use super::atom::Atom;
+pub(super) use super::heard::Heard;
 use super::note::{Kind, Note};
 use super::owned::{OWNED, OwnedWord, Owner};
 use super::ring::{PLACES, Ring};
@@ -42,6 +42,8 @@ pub(super) trait Estimate: Send {
     fn settle(&mut self, sample: Sample, now_ns: u64) -> u32;
     /// Hears the limit of the fleet; the limit from now on.
     fn follow(&mut self, told: Followed, now_ns: u64) -> u32;
+    /// Goes on as another; the limit from now on.
+    fn adopt(&mut self, next: Self) -> u32;
     /// Whether what it infers counts among what others do.
     fn has_vote(&self) -> bool;
     /// The limit.
@@ -56,6 +58,11 @@ impl Estimate for Limit {
 
     fn follow(&mut self, told: Followed, now_ns: u64) -> u32 {
         self.follow(told, now_ns);
+        self.limit()
+    }
+
+    fn adopt(&mut self, next: Self) -> u32 {
+        self.adopt(next);
         self.limit()
     }
 
@@ -81,7 +88,7 @@ pub(super) struct Places<A, E> {
     pub(super) rtt_ns: A,
     /// When this gate stops admitting, in microseconds of the lease clock.
     pub(super) fence_us: A,
-    /// What was heard of the fleet, as [`Heard`] packs it.
+    /// What was heard of the fleet and nobody has read yet, as [`Heard`] packs it; or nothing.
     follow: A,
     /// The places of all, or what no class is guaranteed; and the estimate.
     word: OwnedWord<A, Learning<E>>,
@@ -92,42 +99,9 @@ pub(super) struct Places<A, E> {
     /// Held while the shares of classes change, which is not one swap.
     sharing: Mutex<()>,
     ring: Ring<A>,
+    /// What the estimate is to go on as. Locked to put it here and to take it away, no longer.
+    next: Mutex<Option<E>>,
 }
-
-/// What was heard of the fleet, in one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
-    /// The fleet's limit.
-    pub(super) limit: u32,
-    /// Whether this node has measured anything of late.
-    pub(super) is_measured: bool,
-    /// How long it takes until every node has heard.
-    pub(super) beat: Span,
-}
-
-impl Heard {
-    fn bits(self) -> u64 {
-        let beat = self.beat.us().min(u64::MAX >> HEARD_BEAT);
-        let limit = u64::from(self.limit.min(PERMITS_MAX));
-        limit | u64::from(self.is_measured) << HEARD_MEASURED | beat << HEARD_BEAT
-    }
-
-    fn from_bits(bits: u64) -> Self {
-        let limit = u32::try_from(bits & u64::from(PERMITS_MAX)).unwrap_or(PERMITS_MAX);
-        let is_measured = bits >> HEARD_MEASURED & 1 == 1;
-        Self { limit, is_measured, beat: Span::from_us(bits >> HEARD_BEAT) }
-    }
-
-    fn told(self, now_ns: u64) -> Followed {
-        let known_ns = now_ns.saturating_add(self.beat.us().saturating_mul(1_000));
-        Followed { limit: self.limit, known_ns, is_measured: self.is_measured }
-    }
-}
-
-/// Where they lie: above the limit's bits.
-const HEARD_MEASURED: u32 = 20;
-const HEARD_BEAT: u32 = 21;
-const _: () = assert!(PERMITS_MAX < 1 << HEARD_MEASURED);
 
 struct Learning<E> {
     estimate: E,
@@ -256,6 +230,7 @@ impl<A: Atom, E: Estimate> Places<A, E> {
             partition,
             sharing: Mutex::new(()),
             ring: Ring::new(),
+            next: Mutex::new(None),
         }
     }
 
@@ -394,9 +369,16 @@ impl<A: Atom, E: Estimate> Places<A, E> {
         let marks = self.word.clear(LEFT | FOLLOW);
         self.learn(owner, turn, now_ns, |learning, turn| {
             if marks & FOLLOW != 0 {
-                let now_ns = learning.now_ns;
-                let told = Heard::from_bits(self.follow.get()).told(now_ns);
-                learning.limit = learning.estimate.follow(told, now_ns);
+                if let Some(next) = self.take_next() {
+                    learning.limit = learning.estimate.adopt(next);
+                }
+                // Once: what comes for another reason must not be heard as the fleet's.
+                let heard = self.follow.clear(u64::MAX);
+                if heard != 0 {
+                    let now_ns = learning.now_ns;
+                    let told = Heard::from_bits(heard).told(now_ns);
+                    learning.limit = learning.estimate.follow(told, now_ns);
+                }
             }
             self.drain(learning, turn);
         });
@@ -487,6 +469,22 @@ impl<A: Atom, E: Estimate> Places<A, E> {
     /// Tells the estimate what was heard: now, or by whoever has it.
     pub(super) fn follow(&self, heard: Heard, now_ns: u64) {
         self.follow.put(heard.bits());
+        self.remind(now_ns);
+    }
+
+    /// Has the estimate go on as another: now, or by whoever has it.
+    pub(super) fn adopt(&self, next: E, now_ns: u64) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        self.remind(now_ns);
+    }
+
+    /// An owner does not wait for who is just putting it here, and then reminds.
+    fn take_next(&self) -> Option<E> {
+        self.next.try_lock().ok()?.take()
+    }
+
+    /// Has what came from outside looked at: now, or by whoever has the estimate.
+    fn remind(&self, now_ns: u64) {
         let mut bits = self.word.get();
         loop {
             let next = bits | FOLLOW;

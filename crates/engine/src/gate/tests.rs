@@ -29,6 +29,8 @@ trait Flaw: Send + Sync + 'static {
     const IS_SILENT: bool = false;
     /// Lets two claim the same place of the ring.
     const CLAIMS_TWICE: bool = false;
+    /// Does not tell an owner that something has come from outside.
+    const IS_MUTE: bool = false;
 }
 
 struct Honest;
@@ -52,6 +54,11 @@ impl Flaw for Silent {
 struct Claiming;
 impl Flaw for Claiming {
     const CLAIMS_TWICE: bool = true;
+}
+
+struct Mute;
+impl Flaw for Mute {
+    const IS_MUTE: bool = true;
 }
 
 /// Eight bytes whose every access lets others run.
@@ -83,6 +90,9 @@ impl<F: Flaw> Atom for Explored<F> {
         }
         let is_release = is_place && to & IN_FLIGHT < from & IN_FLIGHT;
         let mut to = if F::IS_SILENT && is_release { to & !LEFT } else { to };
+        if F::IS_MUTE && from & OWNED != 0 && from & FOLLOW == 0 {
+            to &= !FOLLOW;
+        }
         if F::RELEASES_TWICE && is_release && to & IN_FLIGHT > 0 {
             to -= 1;
         }
@@ -105,17 +115,24 @@ impl<F: Flaw> Atom for Explored<F> {
 
 const IN_FLIGHT: u64 = (1 << 20) - 1;
 const LEFT: u64 = 1 << 60;
+const FOLLOW: u64 = 1 << 62;
+const OWNED: u64 = 1 << 63;
 
 /// An estimate that counts, notices a second owner, and changes its limit with every sample.
 #[derive(Debug)]
 struct Counting {
     settled: u32,
     followed: u32,
+    adopted: u32,
     is_busy: bool,
     limit: u32,
 }
 
 impl Counting {
+    const fn of(limit: u32) -> Self {
+        Self { settled: 0, followed: 0, adopted: 0, is_busy: false, limit }
+    }
+
     fn alone(&mut self, change: impl FnOnce(&mut Self)) -> u32 {
         assert!(!self.is_busy, "the estimate has two owners");
         self.is_busy = true;
@@ -131,6 +148,13 @@ impl Estimate for Counting {
         self.alone(|it| {
             it.settled += 1;
             it.limit = if it.settled % 2 == 1 { MOST - 1 } else { MOST };
+        })
+    }
+
+    fn adopt(&mut self, next: Self) -> u32 {
+        self.alone(|it| {
+            it.adopted += 1;
+            it.limit = next.limit;
         })
     }
 
@@ -163,8 +187,7 @@ struct Rig<F: Flaw> {
 
 impl<F: Flaw> Rig<F> {
     fn new(partition: Option<Partition>) -> Arc<Self> {
-        let estimate = Counting { settled: 0, followed: 0, is_busy: false, limit: MOST };
-        let places = Places::new(estimate, partition);
+        let places = Places::new(Counting::of(MOST), partition);
         Arc::new(Self { places, held: AtomicUsize::new(0), given: AtomicUsize::new(0) })
     }
 
@@ -306,6 +329,58 @@ fn a_limit_from_outside_is_followed_once_whoever_has_the_estimate() {
         rig.at_rest();
         let followed = rig.places.with_estimate(|estimate| estimate.followed);
         assert_eq!(followed, Some(1));
+    });
+}
+
+/// Other rules, and a limit of the fleet, come while two take and give back.
+fn racing_rules<F: Flaw>() {
+    let rig = Rig::<F>::new(None);
+    let ruler = {
+        let rig = Arc::clone(&rig);
+        thread::spawn(move || rig.places.adopt(Counting::of(1), 0))
+    };
+    let racer = {
+        let rig = Arc::clone(&rig);
+        thread::spawn(move || rig.pass(None))
+    };
+    rig.pass(None);
+    ruler.join().expect("no panic");
+    racer.join().expect("no panic");
+    rig.at_rest();
+    let adopted = rig.places.with_estimate(|estimate| (estimate.adopted, estimate.followed));
+    assert_eq!(adopted, Some((1, 0)), "once, and not as what a fleet says");
+}
+
+#[test]
+fn other_rules_are_gone_by_once_whoever_has_the_estimate() {
+    explore("rules", racing_rules::<Honest>);
+}
+
+#[test]
+fn rules_that_an_owner_is_not_told_of_stay_behind() {
+    must_fail("rules, mute", racing_rules::<Mute>);
+}
+
+#[test]
+fn other_rules_and_a_limit_from_outside_are_both_heard() {
+    explore("rules and follow", || {
+        let rig = Rig::<Honest>::new(None);
+        let ruler = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || rig.places.adopt(Counting::of(1), 0))
+        };
+        let follower = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || {
+                rig.places.follow(Heard { limit: 1, is_measured: false, beat: Span::ZERO }, 0)
+            })
+        };
+        rig.pass(None);
+        ruler.join().expect("no panic");
+        follower.join().expect("no panic");
+        rig.at_rest();
+        let heard = rig.places.with_estimate(|estimate| (estimate.adopted, estimate.followed));
+        assert_eq!(heard, Some((1, 1)));
     });
 }
 

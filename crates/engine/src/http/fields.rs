@@ -22,6 +22,8 @@ pub enum Unit {
     ContentBytes,
     /// Requests at once.
     ConcurrentRequests,
+    /// Units of a budget: tokens, money. The draft has no name for them yet; this one is ours.
+    Units,
 }
 
 /// A limit as callers are told of it: who configures the limit says what it grants.
@@ -73,6 +75,7 @@ impl Quota {
         match unit {
             Unit::Requests => {}
             Unit::ContentBytes => text.write_str(";qu=\"content-bytes\"")?,
+            Unit::Units => text.write_str(";qu=\"admittance-units\"")?,
             Unit::ConcurrentRequests => text.write_str(";qu=\"concurrent-requests\"")?,
         }
         match window_secs {

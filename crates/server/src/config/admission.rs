@@ -7,7 +7,7 @@ use super::problem::{Place, Problem};
 use super::rule::Rule;
 use super::{
     CostConfig, Defaults, GateConfig, PolicyConfig, RateConfig, StoreConfig, TierConfig, budget,
-    concurrency, escrow, joint, lease, load,
+    concurrency, escrow, joint, lease, load, shadow,
 };
 
 impl PolicyConfig {
@@ -16,6 +16,16 @@ impl PolicyConfig {
     #[must_use]
     pub fn is_admission(&self) -> bool {
         self.joint.is_some() || self.cost.as_ref().is_some_and(|cost| cost.is_axis)
+    }
+
+    /// What it is asked with: `check`, `debit` or `admit`.
+    #[must_use]
+    pub fn asked_with(&self) -> &'static str {
+        match self {
+            _ if self.concurrency.is_some() || self.is_admission() => "admit",
+            Self { cost: Some(_), .. } => "debit",
+            _ => "check",
+        }
     }
 
     /// Whether one axis could stay charged when another denies.
@@ -89,6 +99,7 @@ impl Reader<'_, '_> {
             prefix: raw.prefix.value().map(ToOwned::to_owned),
             fail,
             store,
+            shadow: raw.shadow.value().cloned().unwrap_or_default(),
         };
         self.atomic(&policy, raw);
         Some(policy)
@@ -158,4 +169,5 @@ const NOT_OF_RATE: &[&str] = &[
     budget::AXIS,
     joint::BLOCK,
     load::BLOCK,
+    shadow::BLOCK,
 ];

@@ -103,7 +103,7 @@ struct Typed {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Civil {
+pub(super) enum Civil {
     Day,
     Week,
     Month,
@@ -274,6 +274,7 @@ impl Reader<'_, '_> {
             prefix: raw.prefix.value().or(block.value()?.prefix.value()).cloned(),
             fail: fail?,
             store,
+            shadow: raw.shadow.value().cloned().unwrap_or_default(),
         })
     }
 
@@ -533,9 +534,9 @@ pub(super) const SHARED: &str = "fleetBudget";
 pub(super) const AXIS: &str = "cost";
 /// What the only budget of a policy is called.
 const ONLY: &str = "window";
-const BLOCK_KEYS: &[&str] =
+pub(super) const BLOCK_KEYS: &[&str] =
     &["windows", "maxKeys", "leaseTtl", "reserve", "hold", "overrun", "reserveMin", "reserveMax"];
-const WINDOW_KEYS: &[&str] = &[
+pub(super) const WINDOW_KEYS: &[&str] = &[
     "budget",
     "windowMs",
     "period",
@@ -546,13 +547,13 @@ const WINDOW_KEYS: &[&str] = &[
     "debt",
     "softStop",
 ];
-const CADENCES: &[(&str, Civil)] = &[
+pub(super) const CADENCES: &[(&str, Civil)] = &[
     ("calendar-month", Civil::Month),
     ("calendar-week", Civil::Week),
     ("calendar-day", Civil::Day),
     ("fixed", Civil::Fixed),
 ];
-const DEBTS: &[(&str, Debt)] = &[("carry", Debt::Carry), ("forgive", Debt::Forgive)];
+pub(super) const DEBTS: &[(&str, Debt)] = &[("carry", Debt::Carry), ("forgive", Debt::Forgive)];
 /// What a policy with a block may say beside it.
 const BESIDE: &[&str] = &[
     LOCAL,
@@ -566,6 +567,7 @@ const BESIDE: &[&str] = &[
     "storeDeadline",
     "durable",
     "load",
+    "shadow",
 ];
 const EXAMPLE: &str = "{ budget: 100000, windowMs: 60000 }";
 const WINDOWS_EXAMPLE: &str = "{ minute: { budget: 100000, period: 1m } }";

@@ -10,7 +10,7 @@ use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, TRUTH, quoted_key};
 use super::problem::{Place, nearest, quoted};
 use super::rule::Length;
-use super::{scalar, yaml_text};
+use super::{PolicyConfig, scalar, yaml_text};
 
 /// The concurrency axis of a policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,18 @@ pub struct FleetConfig {
     pub heartbeat: Span,
     /// The fleet's name in the store, if it is to be another than the policy's.
     pub prefix: Option<String>,
+}
+
+impl FleetConfig {
+    /// What a policy's fleet is called: what the block says, or the policy's own name in the store.
+    /// A prefix that is the default of all policies is no name for a fleet.
+    pub(crate) fn name(&self, default_prefix: Option<&str>, policy: &PolicyConfig) -> Box<str> {
+        match (&self.prefix, &policy.prefix, default_prefix) {
+            (Some(prefix), _, _) | (None, Some(prefix), _) => prefix.as_str().into(),
+            (None, None, Some(default)) => format!("{default}:{}", policy.name).into(),
+            (None, None, None) => policy.name.as_str().into(),
+        }
+    }
 }
 
 impl GateConfig {
@@ -367,7 +379,7 @@ fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static 
 
 pub(super) const LOCAL: &str = "concurrency";
 pub(super) const DISTRIBUTED: &str = "distributedConcurrency";
-const LIMIT_KEYS: &[&str] = &[
+pub(super) const LIMIT_KEYS: &[&str] = &[
     "preset",
     "minLimit",
     "maxLimit",
@@ -380,7 +392,7 @@ const LIMIT_KEYS: &[&str] = &[
     "rttMax",
     "recalibrate",
 ];
-const FLEET_KEYS: &[&str] = &[
+pub(super) const FLEET_KEYS: &[&str] = &[
     "aggregate",
     "allocation",
     "handoff",
@@ -392,16 +404,17 @@ const FLEET_KEYS: &[&str] = &[
     "onCoordinatorOutage",
     "prefix",
 ];
-const PRESETS: &[(&str, LimitRules)] =
+pub(super) const PRESETS: &[(&str, LimitRules)] =
     &[("stable", LimitRules::stable()), ("plain", LimitRules::seed_defaults())];
-const ALGORITHMS: &[(&str, LimitAlgorithm)] = &[
+pub(super) const ALGORITHMS: &[(&str, LimitAlgorithm)] = &[
     ("gradient2", LimitAlgorithm::Gradient2),
     ("aimd", LimitAlgorithm::Aimd),
     ("fixed", LimitAlgorithm::Fixed),
 ];
-const AGGREGATES: &[(&str, Aggregate)] = &[("median", Aggregate::Median), ("min", Aggregate::Min)];
-const SPLITS: &[(&str, Split)] = &[("equal", Split::Equal), ("demand", Split::Demand)];
-const OUTAGES: &[(&str, Outage)] =
+pub(super) const AGGREGATES: &[(&str, Aggregate)] =
+    &[("median", Aggregate::Median), ("min", Aggregate::Min)];
+pub(super) const SPLITS: &[(&str, Split)] = &[("equal", Split::Equal), ("demand", Split::Demand)];
+pub(super) const OUTAGES: &[(&str, Outage)] =
     &[("fail-closed", Outage::FailClosed), ("local-only", Outage::LocalOnly)];
 const LEASE_TTL_MIN: Span = Span::from_ms(100);
 const HEARTBEAT_MIN: Span = Span::from_ms(10);

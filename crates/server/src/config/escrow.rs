@@ -242,7 +242,7 @@ impl fmt::Display for EscrowConfig {
 }
 
 pub(super) const BLOCK: &str = "fairEscrow";
-const KEYS: &[&str] = &["limit", "windowMs", "period", "weights", "maxKeys", "quantum"];
+pub(super) const KEYS: &[&str] = &["limit", "windowMs", "period", "weights", "maxKeys", "quantum"];
 /// What a policy with the block may say beside it.
 const BESIDE: &[&str] = &[
     BLOCK,
@@ -257,5 +257,6 @@ const BESIDE: &[&str] = &[
     "cost",
     "joint",
     "atomicity",
+    "shadow",
 ];
 const EXAMPLE: &str = "fairEscrow: { limit: 100, windowMs: 60000 }";

@@ -11,8 +11,8 @@ use admittance::learn::LimitAlgorithm;
 use admittance::learn::price::{Budgets, Kind, Prices, RefinementRules, solve};
 use admittance::{Cadence, Decimal, EXACT_MAX, Span, TokenBucket};
 
-pub(super) use self::typed::Block;
 use self::typed::Typed;
+pub(super) use self::typed::{BUDGET_KEYS, Block, KEYS, KIND_KEYS, REFINE_KEYS};
 use super::admission::Axes;
 use super::policy::{Raw, Reader};
 use super::problem::{Problem, quoted};
@@ -413,7 +413,7 @@ impl fmt::Display for JointConfig {
 }
 
 pub(super) const BLOCK: &str = "joint";
-const AXES: &[&str] = &["rate", "cost", "concurrency"];
+pub(super) const AXES: &[&str] = &["rate", "cost", "concurrency"];
 const PERIOD_MIN: Span = Span::from_ms(1);
 const PERIOD_MAX: Span = Span::from_secs(366 * DAY);
 const DAY: u64 = 86_400;

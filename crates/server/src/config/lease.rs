@@ -54,7 +54,7 @@ pub(super) struct Block {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Strict,
     CachedDeny,
     Leased,
@@ -264,11 +264,11 @@ impl fmt::Display for TierConfig {
 
 pub(super) const TWO_TIER: &str = "twoTier";
 pub(super) const FEDERATED: &str = "federated";
-const TWO_TIER_KEYS: &[&str] =
+pub(super) const TWO_TIER_KEYS: &[&str] =
     &["mode", "batch", "lowWater", "windowCoupled", "returnIdleAfterMs", "leaseTime"];
-const FEDERATED_KEYS: &[&str] = &["batch", "region", "prefix"];
+pub(super) const FEDERATED_KEYS: &[&str] = &["batch", "region", "prefix"];
 const TWO_TIER_EXAMPLE: &str = "twoTier: { batch: 100 }";
 const FEDERATED_EXAMPLE: &str = "federated: { batch: 16 }";
 const FEDERATED_BATCH: Batch = Batch::Fixed(16);
-const MODES: &[(&str, Mode)] =
+pub(super) const MODES: &[(&str, Mode)] =
     &[("strict", Mode::Strict), ("cached-deny", Mode::CachedDeny), ("leased", Mode::Leased)];

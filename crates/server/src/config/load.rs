@@ -313,9 +313,9 @@ pub(super) const BLOCK: &str = "load";
 pub(super) const EXAMPLE: &str = "load: { class: default, by: key }";
 const SWITCH: &str = "load: off, or load: { target: 1ms }";
 const ON: &[(&str, bool)] = &[("on", true), ("off", false), ("true", true), ("false", false)];
-const LAWS: &[(&str, bool)] = &[("delay", false), ("jitter", true)];
-const BY: &[(&str, LoadBy)] = &[("key", LoadBy::Key), ("random", LoadBy::Random)];
-const KEYS: &[&str] = &[
+pub(super) const LAWS: &[(&str, bool)] = &[("delay", false), ("jitter", true)];
+pub(super) const BY: &[(&str, LoadBy)] = &[("key", LoadBy::Key), ("random", LoadBy::Random)];
+pub(super) const KEYS: &[&str] = &[
     "enabled",
     "law",
     "target",

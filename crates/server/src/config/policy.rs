@@ -9,8 +9,8 @@ use super::node::{Entry, Node, Value};
 use super::problem::{Place, Problem, nearest, quoted};
 use super::rule::Rule;
 use super::{
-    Defaults, Fail, LoadConfig, PolicyConfig, budget, concurrency, escrow, joint, lease, load,
-    scalar, shared,
+    Defaults, Fail, LoadConfig, PolicyConfig, ShadowConfig, budget, concurrency, escrow, joint,
+    lease, load, scalar, shadow, shared,
 };
 
 /// Reads one policy. What is wrong is added to `problems`, what is odd to `warnings`.
@@ -81,6 +81,7 @@ pub(super) struct Raw<'a> {
     pub(super) wait_replicas: Slot<u64>,
     pub(super) store_deadline: Slot<Span>,
     pub(super) durable: Slot<bool>,
+    pub(super) shadow: Slot<ShadowConfig>,
 }
 
 /// A value that may be absent, or there but unusable, which has then been reported.
@@ -106,14 +107,14 @@ impl<T> Slot<T> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum StrategyName {
+pub(super) enum StrategyName {
     Is(Kind),
     Quota,
 }
 
 /// What a policy's parameters are, once strategy and cadence are known.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Gcra,
     TokenBucket,
     FixedWindow,
@@ -234,6 +235,7 @@ impl<'n> Reader<'n, '_> {
                 raw.atomicity = self.slot(entry, "all", |t| scalar::one_of(t, ATOMICITY));
             }
             load::BLOCK => raw.load = self.load_block(entry),
+            shadow::BLOCK => raw.shadow = self.shadow(entry),
             "leaseTtl" => raw.lease_ttl = self.slot(entry, "2s", concurrency::lease_ttl),
             "maxKeys" => raw.max_keys = self.slot(entry, "1000000", max_keys),
             "onFull" => raw.on_full = self.slot(entry, "evict", |t| scalar::one_of(t, ON_FULL)),
@@ -464,7 +466,7 @@ pub(crate) fn quoted_key(key: &str) -> String {
 
 /// Whether other systems give the key a meaning that does not change a decision.
 pub(super) fn is_ignored(key: &str) -> bool {
-    matches!(key, "unit" | "version" | "capture" | "replay") || key.starts_with("costRoom")
+    IGNORED.contains(&key) || key.starts_with("costRoom")
 }
 
 /// Says whether anything can be made of the node as text; used for `defaults.prefix`.
@@ -472,7 +474,7 @@ pub(crate) fn plain_text(node: &Node) -> Result<String, String> {
     scalar::text(node, "prefix: \"\"").map(ToOwned::to_owned)
 }
 
-const STRATEGIES: &[(&str, StrategyName)] = &[
+pub(super) const STRATEGIES: &[(&str, StrategyName)] = &[
     ("gcra", StrategyName::Is(Kind::Gcra)),
     ("tokenBucket", StrategyName::Is(Kind::TokenBucket)),
     ("fixedWindow", StrategyName::Is(Kind::FixedWindow)),
@@ -480,17 +482,18 @@ const STRATEGIES: &[(&str, StrategyName)] = &[
     ("slidingWindowLog", StrategyName::Is(Kind::SlidingWindowLog)),
     ("quota", StrategyName::Quota),
 ];
-const CADENCES: &[(&str, Kind)] = &[
+pub(super) const CADENCES: &[(&str, Kind)] = &[
     ("calendar-month", Kind::Month),
     ("calendar-week", Kind::Week),
     ("calendar-day", Kind::Day),
     ("fixed", Kind::Fixed),
     ("rolling", Kind::Rolling),
 ];
-const ON_FULL: &[(&str, OnFull)] = &[("evict", OnFull::Evict), ("deny", OnFull::Deny)];
-const FAIL: &[(&str, Fail)] =
+pub(super) const ON_FULL: &[(&str, OnFull)] = &[("evict", OnFull::Evict), ("deny", OnFull::Deny)];
+pub(super) const FAIL: &[(&str, Fail)] =
     &[("open", Fail::Open), ("closed", Fail::Closed), ("local", Fail::Local)];
-const ATOMICITY: &[(&str, Atomicity)] = &[("all", Atomicity::All), ("perAxis", Atomicity::PerAxis)];
+pub(super) const ATOMICITY: &[(&str, Atomicity)] =
+    &[("all", Atomicity::All), ("perAxis", Atomicity::PerAxis)];
 pub(super) const TRUTH: &[(&str, bool)] = &[("true", true), ("false", false)];
 
 /// Keys that every policy may have, whatever its strategy.
@@ -515,10 +518,11 @@ const EVERY_POLICY: &[&str] = &[
     joint::BLOCK,
     "atomicity",
     load::BLOCK,
+    shadow::BLOCK,
 ];
 
 /// Every key a policy may have, with a value to show.
-const EXAMPLES: &[(&str, &str)] = &[
+pub(super) const EXAMPLES: &[(&str, &str)] = &[
     ("strategy", "gcra"),
     ("limit", "100"),
     ("period", "1m"),
@@ -554,9 +558,13 @@ const EXAMPLES: &[(&str, &str)] = &[
     (budget::AXIS, "{ budget: 100000, windowMs: 60000 }"),
     (joint::BLOCK, "{ prices: { rate: 0.5 } }"),
     ("atomicity", "all"),
+    (shadow::BLOCK, "[candidate]"),
 ];
 
+/// Keys of other systems that do not change a decision, beside those that begin with `costRoom`.
+pub(super) const IGNORED: &[&str] = &["unit", "version", "capture", "replay"];
+
 /// Blocks and keys of other kinds of policy and of stores that this version does not serve.
-const LATER: &[&str] = &["leaseTime", "shadow", "batch"];
+const LATER: &[&str] = &["leaseTime", "batch"];
 
 const EXAMPLE: &str = "{ strategy: gcra, limit: 100, period: 1m }";

@@ -68,7 +68,7 @@ impl Report {
 
     /// The line itself, and carets under what is meant.
     fn show_line(&self, place: Place, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(line) = self.source.lines().nth(place.line.saturating_sub(1)) else {
+        let Some(line) = lines(&self.source).nth(place.line.saturating_sub(1)) else {
             return Ok(());
         };
         // A long line is shown from a little before the place, so that the caret stays in view.
@@ -99,6 +99,11 @@ impl fmt::Display for Report {
 }
 
 impl std::error::Error for Report {}
+
+/// The lines of a file as YAML counts them: a carriage return ends one too, alone or not.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
+}
 
 /// Text from a file or a caller on its way to a terminal: no control characters.
 struct Printable<'a>(&'a str);
@@ -189,6 +194,16 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert!(lines.iter().all(|line| line.len() < 140), "{shown}");
         assert_eq!(lines[1].find('x'), lines[2].find('^'));
+    }
+
+    #[test]
+    fn a_line_is_shown_whichever_way_lines_end() {
+        for end in ["\n", "\r\n", "\r"] {
+            let source = format!("limiters:{end}  a: 5{end}");
+            let config = crate::Config::parse("f", &source, crate::Fail::Open);
+            let shown = config.expect_err("5 is no policy").to_string();
+            assert!(shown.contains("  2 |   a: 5\n"), "{end:?}: {shown}");
+        }
     }
 
     #[test]

@@ -15,11 +15,12 @@
 //! killed.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use admittance::admission::{
-    Admission, Admitter, AdmitterStats, Admitting, Charges, Explanation, Joint, Request,
+    Admission, Admitter, AdmitterStats, Admitting, Charges, Counted, Explanation, Joint, Request,
 };
 use admittance::budget::Budget;
 use admittance::learn::price::Bid;
@@ -55,7 +56,7 @@ impl<'a> Work<'a> {
         Self { policy, key, cost: Cost::ONE, value: None, hold_ms: None }
     }
 
-    fn request(&self) -> Request<'a> {
+    pub(super) fn request(&self) -> Request<'a> {
         let (value, hold_ms) = (self.value, self.hold_ms);
         let request = Request::new(self.key).cost(self.cost.units());
         Request { value, hold_ms, ..request }
@@ -75,12 +76,15 @@ pub struct Admitted {
     pub lease: Option<Lease>,
     /// Where rate and cost were decided.
     pub source: Source,
+    /// Whether an axis has denied, and the policy refuses nobody: the decision was made an
+    /// admission, which holds nothing. The verdicts are what the axes said.
+    pub is_shadow_denied: bool,
 }
 
 impl Admitted {
     fn new(verdicts: Verdicts, lease: Option<Lease>, source: Source) -> Self {
         let (decision, binding) = (verdicts.decision(), verdicts.binding());
-        Self { decision, binding, verdicts, lease, source }
+        Self { decision, binding, verdicts, lease, source, is_shadow_denied: false }
     }
 }
 
@@ -95,10 +99,12 @@ pub(super) struct Admits {
 }
 
 impl Admits {
-    /// For a policy that Admit decides on these axes; `None` for others.
+    /// For a policy that Admit decides on these axes, with what the one before it counted and
+    /// learned; `None` for others.
     pub(super) fn new(
         policy: &PolicyConfig,
         gate: Option<&Gated>,
+        (counted, learned): (Option<Counted>, Option<Joint>),
         axes: impl FnOnce() -> Axes,
     ) -> Result<Option<Self>, Invalid> {
         if gate.is_none() && !policy.is_admission() {
@@ -114,13 +120,26 @@ impl Admits {
             admitter = admitter.concurrency(gate.gate().clone());
         }
         if let Some(joint) = &policy.joint {
-            admitter = admitter.joint(match joint.refine {
-                Some(rules) => Joint::refined(joint.prior, rules),
-                None => Joint::given(joint.prior),
+            admitter = admitter.joint(match (learned, joint.refine) {
+                (Some(learned), _) => learned,
+                (None, Some(rules)) => Joint::refined(joint.prior, rules),
+                (None, None) => Joint::given(joint.prior),
             });
+        }
+        if let Some(counted) = counted {
+            admitter = admitter.counting_on(counted);
         }
         let term = policy.lease_ttl().map(|ttl| Term { ttl, hold: policy.hold_max() });
         Ok(Some(Self { admitter: admitter.build()?, term, renewed }))
+    }
+
+    pub(super) const fn admitter(&self) -> &Admitter<Axes> {
+        &self.admitter
+    }
+
+    /// Whether every axis answers at once.
+    pub(super) fn is_at_once(&self) -> bool {
+        self.admitter.charges().is_at_once()
     }
 
     /// Whether the work is worth its price, as far as is known before it is recorded.
@@ -129,7 +148,7 @@ impl Admits {
         self.admitter.joint().is_none_or(|joint| joint.prices().admits(&bid()))
     }
 
-    fn renewing(&self, admission: &Admission<Axes>, key: &str) -> Option<Renewing> {
+    pub(super) fn renewing(&self, admission: &Admission<Axes>, key: &str) -> Option<Renewing> {
         let (every, lease) = (self.renewed?, admission.lease()?);
         let (admitter, key) = (self.admitter.clone(), key.as_bytes().into());
         Some(Renewing { admitter, key, lease, every })
@@ -160,7 +179,20 @@ impl Service {
     /// account counts, as many leases as there may be, a store that could not answer; then nothing
     /// is held.
     pub async fn admit_work(&self, work: &Work<'_>) -> Result<Admitted, Refusal> {
-        let policy = self.admitting(work)?;
+        let policy = &*self.admitting(work)?;
+        let watching = self.watching(policy);
+        let observed = self.counts.observe(policy, Operation::Admit);
+        let mut admitted = self.admitted(policy, work).await?;
+        self.admit_beside(policy, work, &admitted);
+        if admitted.binding != Some(Axis::Load) && policy.shadows.admit(&mut admitted.decision) {
+            (admitted.binding, admitted.is_shadow_denied) = (None, true);
+        }
+        observed.admitted(work.key, &admitted);
+        watching.saw(work.key, &admitted.decision, admitted.binding);
+        Ok(admitted)
+    }
+
+    async fn admitted(&self, policy: &Policy, work: &Work<'_>) -> Result<Admitted, Refusal> {
         let key = work.key;
         let admits = policy.admits.as_ref();
         if admits.is_none_or(|admits| admits.is_worth(work))
@@ -217,7 +249,7 @@ impl Service {
     /// # Errors
     /// As [`admit_work`](Self::admit_work), and a store that could not be looked up.
     pub async fn explain(&self, work: &Work<'_>) -> Result<Explanation, Refusal> {
-        let policy = self.admitting(work)?;
+        let policy = &*self.admitting(work)?;
         let mut explained = match &policy.admits {
             Some(admits) => {
                 let explained = admits.admitter.explain(work.request()).await;
@@ -243,7 +275,7 @@ impl Service {
     }
 
     /// The policy, if it is one for admissions and the work one that it can judge.
-    fn admitting(&self, work: &Work<'_>) -> Result<&Policy, Refusal> {
+    fn admitting(&self, work: &Work<'_>) -> Result<Arc<Policy>, Refusal> {
         let policy = self.policy(work.policy)?;
         bounded(work.key)?;
         if policy.admits.is_none() && !policy.is_load_only() {
@@ -276,7 +308,7 @@ impl Service {
         })
     }
 
-    fn now(&self) -> Micros {
+    pub(crate) fn now(&self) -> Micros {
         self.leases.now()
     }
 
@@ -334,12 +366,13 @@ impl Service {
 
     /// Sweeps and collects for as long as it is polled.
     pub async fn tend(&self) {
-        if !self.policies.values().any(Policy::gives_leases) {
-            return std::future::pending().await;
-        }
         let sweeping = async {
             loop {
                 tokio::time::sleep(SWEEP - SWEEP_COLLECTS).await;
+                self.forget_former();
+                if !self.is_leasing() {
+                    continue;
+                }
                 // What was heard elsewhere counts, if the store says so in time.
                 let began = tokio::time::Instant::now();
                 let mut collect = pin!(self.collect());
@@ -355,9 +388,18 @@ impl Service {
         tokio::join!(sweeping, self.collecting());
     }
 
+    /// Whether a policy gives leases, or did and some are still held.
+    fn is_leasing(&self) -> bool {
+        self.kinds.gives_leases() || self.leases.held() > 0
+    }
+
     async fn collecting(&self) {
         let mut pause = COLLECT_SLOW;
         while self.leases.has_relay() {
+            if !self.is_leasing() {
+                tokio::time::sleep(COLLECT_SLOW).await;
+                continue;
+            }
             let collected = tokio::time::timeout(COLLECT_MAX, self.collect()).await;
             let is_busy = matches!(collected, Ok(Ok(notes)) if notes > 0);
             pause = if is_busy { COLLECT_FAST } else { (pause * 2).min(COLLECT_SLOW) };
@@ -380,9 +422,24 @@ impl Policy {
         }
         let asked = self.admits.as_ref().map(|admits| admits.admitter.stats());
         let mut stats = asked.unwrap_or_default();
+        if self.shadows.is_whole() {
+            // Those have all been admitted; who was denied is counted apart.
+            stats.admitted += stats.policy_denied + stats.denied.iter().sum::<u64>();
+            (stats.policy_denied, stats.denied) = Default::default();
+        }
         stats.admitted += self.unasked.admitted.load(Ordering::Relaxed);
         stats.denied[Axis::Load as usize] += self.unasked.shed.load(Ordering::Relaxed);
         Some(stats)
+    }
+
+    /// What it has counted, for the policy that takes its place.
+    pub(super) fn counted(&self) -> Option<Counted> {
+        self.admits.as_ref().map(|admits| admits.admitter.counted())
+    }
+
+    /// The prices that it has learned.
+    pub(super) fn joint(&self) -> Option<Joint> {
+        self.admits.as_ref().and_then(|admits| admits.admitter.joint().cloned())
     }
 
     pub(super) fn gives_leases(&self) -> bool {
@@ -390,7 +447,7 @@ impl Policy {
     }
 
     /// Whether Admit charges a budget of it.
-    fn has_cost_axis(&self) -> bool {
+    pub(super) fn has_cost_axis(&self) -> bool {
         self.config.cost.as_ref().is_some_and(|cost| cost.is_axis)
     }
 }

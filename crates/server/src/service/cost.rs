@@ -11,10 +11,10 @@ use admittance::budget::{
     Settlement, SharedAccounts,
 };
 use admittance::learn::reserve::{ReserveRules, Sizes, Weights};
-use admittance::{Cost, Decided, Decision, Micros, Source, Span, StoreError};
+use admittance::{Axis, Cost, Decided, Decision, Micros, Outcome, Source, Span, StoreError};
 
 use super::axes::{Kept, Purse};
-use super::{Operation, Policy, Refusal, Service, SharedClock, bounded};
+use super::{Answer, Operation, Policy, Refusal, Service, SharedClock, bounded};
 use crate::config::{CostConfig, ReserveConfig};
 use crate::lease_id::LeaseId;
 use crate::store::AnyStore;
@@ -67,8 +67,18 @@ pub struct Costs {
     pub source: Source,
     /// When.
     pub at: Micros,
+    /// Whether accounts have denied, and their policies refuse nobody: the decision was made an
+    /// admission. The lines are what the accounts said.
+    pub is_shadow_denied: bool,
 }
 
+impl Costs {
+    /// The one answer, and who gave it.
+    pub(crate) const fn answer(&self) -> Answer<Decision> {
+        let Self { decision: decided, source, is_shadow_denied, .. } = *self;
+        Answer { decided, source, is_shadow_denied }
+    }
+}
 /// One account's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostLine {
@@ -104,7 +114,8 @@ pub(super) struct Costed {
     name: Box<str>,
     /// Where that is, if not in this process alone.
     shared: Option<Arc<SharedAccounts<AnyStore>>>,
-    sizes: Option<Mutex<Sizes>>,
+    /// What was learned from settlements, for as long as the rules of that are the same.
+    sizes: Option<Arc<Mutex<Sizes>>>,
 }
 
 impl Costed {
@@ -112,15 +123,18 @@ impl Costed {
         config: &CostConfig,
         name: &str,
         shared: Option<Arc<SharedAccounts<AnyStore>>>,
+        old: Option<&Self>,
     ) -> Self {
+        let learned = old.filter(|old| old.config.reserve == config.reserve);
         let sizes = match config.reserve {
             ReserveConfig::Units(_) => None,
+            _ if let Some(learned) = learned => learned.sizes.clone(),
             ReserveConfig::Learned { hold, overrun, min, max } => {
                 let rules = ReserveRules::new(Weights { hold, overrun }, min..=max);
                 // Lengths are often far below the most there may be, and they drift.
                 let rules = rules.map(|rules| rules.looking_back().remembering(REMEMBERED));
                 let sizes = rules.and_then(|rules| Sizes::new(rules, Sizes::CLASSES));
-                Some(Mutex::new(sizes.expect("the reader has built it once")))
+                Some(Arc::new(Mutex::new(sizes.expect("the reader has built it once"))))
             }
         };
         Self { config: config.clone(), name: name.into(), shared, sizes }
@@ -131,7 +145,7 @@ impl Costed {
     }
 
     /// How much is reserved for who does not say.
-    fn estimate(&self, expected: Expected<'_>) -> u64 {
+    pub(super) fn estimate(&self, expected: Expected<'_>) -> u64 {
         match (&self.sizes, self.config.reserve) {
             (Some(sizes), _) => {
                 let sizes = sizes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,7 +156,7 @@ impl Costed {
         }
     }
 
-    fn learn(&self, expected: Expected<'_>, actual: u64) {
+    pub(super) fn learn(&self, expected: Expected<'_>, actual: u64) {
         if let Some(sizes) = &self.sizes {
             let mut sizes = sizes.lock().unwrap_or_else(PoisonError::into_inner);
             match expected.is_stopped {
@@ -164,6 +178,17 @@ impl Costed {
         Some(Purse { kept, budgets, ttl })
     }
 
+    /// What is charged for a key.
+    pub(super) fn charges<'a>(&'a self, key: &'a [u8], units: u64) -> Vec<Charge<'a>> {
+        let each = self.config.budgets.iter();
+        let policy = &*self.name;
+        each.map(|(_, budget)| Charge { policy, budget, key, units }).collect()
+    }
+
+    pub(super) const fn shared(&self) -> Option<&Arc<SharedAccounts<AnyStore>>> {
+        self.shared.as_ref()
+    }
+
     pub(super) const fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -175,6 +200,28 @@ impl Costed {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
+    }
+
+    /// Whether a reservation in the accounts of one is found in those of the other.
+    pub(super) fn has_accounts_of(&self, other: &Self) -> bool {
+        let has = |budget: &Budget| {
+            self.config.budgets.iter().any(|(_, own)| own.cadence() == budget.cadence())
+        };
+        self.name == other.name
+            && self.shared.is_some() == other.shared.is_some()
+            && other.config.budgets.iter().all(|(_, budget)| has(budget))
+    }
+
+    pub(super) const fn is_here(&self) -> bool {
+        self.shared.is_none()
+    }
+
+    pub(super) const fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn accounts_max(&self) -> u64 {
+        self.config.accounts_max()
     }
 }
 
@@ -198,14 +245,46 @@ impl Service {
     /// # Errors
     /// An unknown policy, one without a budget, a key that is too long.
     pub async fn debit(&self, policy: &str, key: &str, units: Cost) -> Result<Decided, Refusal> {
+        let Answer { decided, source, .. } = self.debit_answer(policy, key, units).await?;
+        Ok(Decided { decision: decided, source })
+    }
+
+    /// The same, with whether the policy would have denied if it refuses nobody.
+    ///
+    /// # Errors
+    /// As [`debit`](Self::debit).
+    pub async fn debit_answer(
+        &self,
+        policy: &str,
+        key: &str,
+        units: Cost,
+    ) -> Result<Answer<Decision>, Refusal> {
+        self.debit_costs(policy, key, units).await.map(|(answer, _)| answer)
+    }
+
+    /// The same, with what each account said; none was asked if it was shed.
+    pub(crate) async fn debit_costs(
+        &self,
+        policy: &str,
+        key: &str,
+        units: Cost,
+    ) -> Result<(Answer<Decision>, Option<Costs>), Refusal> {
         let asked = [Asked { policy, key, units: units.units() }];
         let (named, key) = (self.policy(policy)?, bounded(key)?);
         named.costed(Operation::Debit)?;
-        if let Some(denied) = self.shed(named, key)? {
-            return Ok(denied);
+        let watching = self.watching(&named);
+        let observed = self.counts.observe(&named, Operation::Debit);
+        if let Some(denied) = self.shed(&named, key)? {
+            observed.decided(key, &denied, Axis::Load);
+            watching.saw(key, &denied.decision, Some(Axis::Load));
+            let Decided { decision: decided, source } = denied;
+            return Ok((Answer { decided, source, is_shadow_denied: false }, None));
         }
-        let costs = self.book(&asked, Act::Debit(None), Operation::Debit).await?;
-        Ok(Decided { decision: costs.decision, source: costs.source })
+        let costs = self.debited(&asked, None).await?;
+        let decided = Decided { decision: costs.decision, source: costs.source };
+        observed.decided(key, &decided, Axis::Cost);
+        watching.saw(key, &costs.decision, Some(Axis::Cost));
+        Ok((costs.answer(), Some(costs)))
     }
 
     /// Takes an estimate out of what is left in every account, or in none.
@@ -222,7 +301,8 @@ impl Service {
         let mut sized = Vec::with_capacity(asked.len());
         let mut own_ttl: Option<Span> = None;
         for one in asked.iter().take(Entry::CHARGES_MAX + 1) {
-            let costed = self.policy(one.policy)?.costed(Operation::Reserve)?;
+            let policy = self.policy(one.policy)?;
+            let costed = policy.costed(Operation::Reserve)?;
             let estimate = if one.units == 0 { costed.estimate(expected) } else { one.units };
             own_ttl = Some(
                 own_ttl.map_or(costed.config.lease_ttl, |ttl| ttl.min(costed.config.lease_ttl)),
@@ -234,8 +314,11 @@ impl Service {
         let ttl = terms.ttl.map_or(own_ttl, |ttl| ttl.min(own_ttl));
         let lease = terms.lease.unwrap_or_else(fresh_lease);
         let act = Act::Reserve { lease, ttl };
-        let named = terms.lease.is_some();
-        let costs = self.book_as(&sized, act, Operation::Reserve, named).await?;
+        let named = terms.lease.is_some().then_some(Charged::Named);
+        let costs = self.book_as(&sized, act, Operation::Reserve, named);
+        let costs = self.observed_costs(asked, Operation::Reserve, costs).await?;
+        // A candidate sizes for itself what nobody has.
+        self.book_beside(asked, act, &costs, expected);
         let lease = costs.decision.is_admit().then_some(lease);
         let units = sized.iter().map(|one| if lease.is_some() { one.units } else { 0 }).collect();
         Ok(Reserved { costs, lease, ttl, units })
@@ -250,7 +333,36 @@ impl Service {
         asked: &[Asked<'_>],
         lease: Option<LeaseKey>,
     ) -> Result<Costs, Refusal> {
-        self.book(asked, Act::Debit(lease), Operation::Debit).await
+        self.observed_costs(asked, Operation::Debit, self.debited(asked, lease)).await
+    }
+
+    async fn debited(
+        &self,
+        asked: &[Asked<'_>],
+        lease: Option<LeaseKey>,
+    ) -> Result<Costs, Refusal> {
+        let act = Act::Debit(lease);
+        let mut costs = self.book(asked, act, Operation::Debit).await?;
+        self.book_beside(asked, act, &costs, Expected::default());
+        self.admit_debit(asked, &mut costs);
+        Ok(costs)
+    }
+
+    /// Makes an admission of a denial if all who were asked refuse nobody. Beside one that does,
+    /// nothing would have been charged there either; one that is gone refuses as it did.
+    fn admit_debit(&self, asked: &[Asked<'_>], costs: &mut Costs) {
+        let policies = || asked.iter().filter_map(|one| self.policy(one.policy).ok());
+        let whole = || policies().filter(|policy| policy.shadows.is_whole()).count();
+        if costs.decision.is_admit() || whole() < asked.len() {
+            return;
+        }
+        for policy in policies() {
+            let mut own = costs.lines.iter().filter(|line| line.policy == policy.name());
+            if own.any(|line| !line.answered.decision.is_admit()) {
+                costs.is_shadow_denied |= policy.shadows.admit(&mut { costs.decision });
+            }
+        }
+        (costs.decision.outcome, costs.flow, costs.binding) = (Outcome::Admit, Flow::GoOn, None);
     }
 
     /// Ends a lease with what was produced, or with what was debited if nobody knows.
@@ -265,15 +377,21 @@ impl Service {
         expected: Expected<'_>,
     ) -> Result<Costs, Refusal> {
         let act = if is_known { Act::Settle(lease) } else { Act::Abandon(lease) };
-        let costs = self.book(asked, act, Operation::Settle).await?;
-        let settlements = || costs.lines.iter().map(|line| line.answered.settlement);
-        if settlements().all(|settlement| settlement == Settlement::Unknown) {
+        let mut costs = self.book(asked, act, Operation::Settle).await?;
+        if is_unknown(&costs) && self.former.has_any(asked) {
+            // It may have been reserved by what the policy was before a reload.
+            let former = Some(Charged::Before);
+            costs = self.book_as(asked, act, Operation::Settle, former).await?;
+        }
+        self.book_beside(asked, act, &costs, expected);
+        if is_unknown(&costs) {
             self.ledger.ignored.fetch_add(1, Ordering::Relaxed);
         }
+        let settlements = || costs.lines.iter().map(|line| line.answered.settlement);
         let is_first = settlements().any(|settlement| matches!(settlement, Settlement::Now(_)));
         if is_known && is_first {
             for one in asked {
-                self.policy(one.policy)?.costed(Operation::Settle)?.learn(expected, one.units);
+                self.charged(one.policy, act, Operation::Settle, None)?.learn(expected, one.units);
             }
         }
         Ok(costs)
@@ -285,6 +403,12 @@ impl Service {
     /// As [`reserve`](Self::reserve), and a store that did not answer.
     pub async fn budget(&self, asked: &[Asked<'_>]) -> Result<Costs, Refusal> {
         self.book(asked, Act::Look, Operation::Budget).await
+    }
+
+    /// How many accounts are kept in this process.
+    #[must_use]
+    pub fn accounts_kept(&self) -> u64 {
+        self.ledger.here.stats().kept
     }
 
     /// How many settlements were of leases that no account knew, or no longer.
@@ -299,22 +423,49 @@ impl Service {
         act: Act,
         operation: Operation,
     ) -> Result<Costs, Refusal> {
-        self.book_as(asked, act, operation, false).await
+        self.book_as(asked, act, operation, None).await
     }
 
-    /// The same, of a lease that the caller may have named.
+    /// The cost axis that an act is booked by. Who holds a lease of a policy that a reload has
+    /// removed can still debit and settle it.
+    fn charged(
+        &self,
+        policy: &str,
+        act: Act,
+        operation: Operation,
+        how: Option<Charged>,
+    ) -> Result<Arc<Costed>, Refusal> {
+        let has_lease = matches!(act, Act::Debit(Some(_)) | Act::Settle(_) | Act::Abandon(_));
+        let former = || self.former.get(policy).filter(|_| has_lease);
+        if how == Some(Charged::Before)
+            && let Some(former) = former()
+        {
+            return Ok(former);
+        }
+        let now = self.policy(policy).and_then(|policy| {
+            let costed = policy.cost.clone();
+            costed.ok_or_else(|| policy.cannot(operation))
+        });
+        now.or_else(|refusal| former().ok_or(refusal))
+    }
+
+    /// The same, in a way that only some are.
     async fn book_as(
         &self,
         asked: &[Asked<'_>],
         act: Act,
         operation: Operation,
-        is_named: bool,
+        how: Option<Charged>,
     ) -> Result<Costs, Refusal> {
         let mut named: Vec<(Asked<'_>, &str, &Costed)> = Vec::new();
         let mut charges: Vec<Charge<'_>> = Vec::new();
-        for one in asked {
-            let policy = self.policy(one.policy)?;
-            let costed = policy.costed(operation)?;
+        // One more than may be charged is enough to know that it is too much.
+        let policies = asked.iter().take(Entry::CHARGES_MAX + 1);
+        let policies: Result<Vec<_>, _> =
+            policies.map(|one| self.charged(one.policy, act, operation, how)).collect();
+        let policies = policies?;
+        for (one, costed) in asked.iter().zip(&policies) {
+            let costed = &**costed;
             let key = bounded(one.key)?.as_bytes();
             if one.units > Budget::UNITS_MAX {
                 return Err(Refusal::UnitsOutOfRange { given: one.units.cast_signed() });
@@ -340,7 +491,7 @@ impl Service {
         }
         let entry = Entry { charges: &charges, act };
         let booked = match &costed.shared {
-            Some(shared) if is_named => shared.book_named(entry).await,
+            Some(shared) if how == Some(Charged::Named) => shared.book_named(entry).await,
             Some(shared) => shared.book(entry).await,
             None => self
                 .ledger
@@ -369,14 +520,28 @@ impl Service {
             lines: lines.collect(),
             source,
             at: booked.at,
+            is_shadow_denied: false,
         })
     }
 }
 
 impl Policy {
     fn costed(&self, operation: Operation) -> Result<&Costed, Refusal> {
-        self.cost.as_ref().ok_or_else(|| self.cannot(operation))
+        self.cost.as_deref().ok_or_else(|| self.cannot(operation))
     }
+}
+
+/// How something is booked that is not booked as most is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Charged {
+    /// Of a lease that its caller may have named.
+    Named,
+    /// By what policies were before a reload, where they were something else.
+    Before,
+}
+
+fn is_unknown(costs: &Costs) -> bool {
+    costs.lines.iter().all(|line| line.answered.settlement == Settlement::Unknown)
 }
 
 /// Something that is asked for twice.

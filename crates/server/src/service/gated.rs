@@ -4,12 +4,13 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use admittance::concurrency::Node;
-use admittance::gate::{FleetGate, FleetSettings, Gate};
+use admittance::gate::{FleetGate, FleetSettings, Gate, LimitRules};
 use admittance::two_tier::BootClock;
 use admittance::{Coordinator, Invalid, MemoryCoordinator, Span};
 
 use super::{Policy, SharedClock};
-use crate::config::{Config, FleetConfig, GateConfig, PolicyConfig};
+use crate::config::{Config, GateConfig, PolicyConfig};
+use crate::http::Quotas;
 
 /// The concurrency axis of one policy, ready to decide.
 #[derive(Debug)]
@@ -41,11 +42,10 @@ impl Gated {
         coordinator: impl Coordinator + 'static,
         node: &Node,
     ) -> Result<Self, Invalid> {
-        // Instances must not recalibrate at the same time.
-        let limit = admittance::gate::LimitRules { seed: node.incarnation(), ..gate.limit };
+        let limit = Self::rules(gate, node);
         let Some(fleet) = &gate.fleet else { return Gate::new(limit).map(Self::Here) };
         let settings = FleetSettings {
-            fleet: fleet_name(config, policy, fleet),
+            fleet: fleet.name(config.default_prefix.as_deref(), policy),
             // Each gate counts for itself: two of one fleet in one process are two nodes.
             node: incarnate(node),
             rules: fleet.rules,
@@ -55,6 +55,12 @@ impl Gated {
         };
         let gate = Gate::new(limit)?;
         Ok(Self::Fleet(FleetGate::start(gate, coordinator, settings, BootClock)))
+    }
+
+    /// How this instance infers the limit.
+    pub(super) const fn rules(gate: &GateConfig, node: &Node) -> LimitRules {
+        // Instances must not recalibrate at the same time.
+        LimitRules { seed: node.incarnation(), ..gate.limit }
     }
 
     /// The gate itself.
@@ -81,29 +87,24 @@ impl Gated {
 }
 
 impl Policy {
+    /// Its limits as callers over HTTP are told of them.
+    pub(crate) const fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
     /// Its gate, if it has a concurrency axis.
     #[must_use]
     pub fn gate(&self) -> Option<&Gate> {
-        self.gate.as_ref().map(Gated::gate)
+        self.gate.as_deref().map(Gated::gate)
     }
 
     /// Its part in a fleet, if it has one.
     #[must_use]
-    pub const fn fleet_gate(&self) -> Option<&FleetGate> {
-        match &self.gate {
+    pub fn fleet_gate(&self) -> Option<&FleetGate> {
+        match self.gate.as_deref() {
             Some(Gated::Fleet(fleet)) => Some(fleet),
             _ => None,
         }
-    }
-}
-
-/// What a policy's fleet is called: what the block says, or the policy's own name in the store. A
-/// prefix that is the default of all policies is no name for a fleet.
-fn fleet_name(config: &Config, policy: &PolicyConfig, fleet: &FleetConfig) -> Box<str> {
-    match (&fleet.prefix, &policy.prefix, &config.default_prefix) {
-        (Some(prefix), _, _) | (None, Some(prefix), _) => prefix.as_str().into(),
-        (None, None, Some(default)) => format!("{default}:{}", policy.name).into(),
-        (None, None, None) => policy.name.as_str().into(),
     }
 }
 

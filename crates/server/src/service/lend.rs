@@ -47,13 +47,13 @@ impl Service {
     /// Whether clients far away may borrow of the policy.
     #[must_use]
     pub fn is_federated(&self, policy: &str) -> bool {
-        self.policies.get(policy).is_some_and(Policy::is_federated)
+        self.policies.load().get(policy).is_some_and(|policy| policy.is_federated())
     }
 
     /// Whether any policy is federated.
     #[must_use]
     pub fn has_federated(&self) -> bool {
-        self.policies.values().any(Policy::is_federated)
+        self.kinds.is_federated()
     }
 
     /// Lends up to `wants` of a federated policy's budget to a client far away. A `peer` is
@@ -69,7 +69,7 @@ impl Service {
         wants: u64,
         peer: Option<IpAddr>,
     ) -> Result<Lent, Refusal> {
-        let policy = self.policy(policy)?;
+        let policy = &*self.policy(policy)?;
         let key = bounded(key)?;
         let (Some(Rate::Tiered(tier)), true) = (policy.rate.as_deref(), policy.is_federated())
         else {

@@ -25,7 +25,6 @@ use crate::config::{Config, LoadBy, LoadConfig};
 /// What the service has against its own overload.
 pub(super) struct Guarding {
     shedder: Option<Shedder>,
-    by_policy: bool,
     work: Duration,
 }
 
@@ -35,8 +34,7 @@ impl Guarding {
             let shedder = Shedder::new(rules);
             shedder.expect("the reader has built it once")
         });
-        let by_policy = config.policies.iter().any(|policy| policy.load.is_some());
-        Self { shedder, by_policy, work: Duration::ZERO }
+        Self { shedder, work: Duration::ZERO }
     }
 }
 
@@ -55,8 +53,8 @@ impl Service {
     }
 
     /// Whether a policy says what its requests are under load.
-    pub(crate) const fn is_shed_by_policy(&self) -> bool {
-        self.guarding.by_policy
+    pub(crate) fn is_shed_by_policy(&self) -> bool {
+        self.kinds.is_shed_by_policy()
     }
 
     /// Has every check keep its worker for so long: for measurements of overload.
@@ -78,7 +76,7 @@ impl Service {
 
     /// The denial of a request for this key, if the process is behind.
     pub(super) fn shed(&self, policy: &Policy, key: &str) -> Result<Option<Decided>, Refusal> {
-        let Guarding { shedder: Some(shedder), by_policy: true, .. } = &self.guarding else {
+        let Some(shedder) = self.shedder().filter(|_| self.is_shed_by_policy()) else {
             return Ok(None);
         };
         let Some(LoadConfig { class, by }) = policy.config.load else {
@@ -129,7 +127,7 @@ impl Service {
 
 impl Policy {
     /// Whether it limits nothing but says what its requests are under load.
-    pub(super) const fn is_load_only(&self) -> bool {
+    pub(crate) const fn is_load_only(&self) -> bool {
         let limits = self.rate.is_some() || self.gate.is_some() || self.cost.is_some();
         self.config.load.is_some() && !limits
     }

@@ -35,6 +35,11 @@ pub(super) async fn each(
     Ok((decided.into_iter().map(|decided| decided.decision).collect(), source))
 }
 
+/// Which keys of a batch were shed.
+pub(super) fn is_denied(denied: &[Option<Decision>]) -> Vec<bool> {
+    denied.iter().map(Option::is_some).collect()
+}
+
 /// The keys of a batch that were not shed.
 pub(super) fn kept(denied: &[Option<Decision>], keys: &[String]) -> impl Iterator<Item = String> {
     let kept = denied.iter().zip(keys).filter(|(denied, _)| denied.is_none());

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use admittance::admission::Rates;
 use admittance::two_tier::TwoTier;
 use admittance::{
-    Builtin, Cost, Decided, Decision, Forecast, Limiter, SharedLimiter, Source, StoreError,
+    Builtin, Cost, Decided, Decision, Forecast, Limiter, SharedLimiter, Source, Stats, StoreError,
 };
 
 use super::{SharedClock, many};
@@ -65,6 +65,13 @@ impl Here {
                 .build();
             Arc::new(limiter)
         })
+    }
+}
+
+impl Here {
+    /// What it holds, once it was asked.
+    pub(super) fn stats(&self) -> Option<Stats> {
+        self.limiter.get().map(|limiter| limiter.stats())
     }
 }
 

@@ -143,8 +143,24 @@ pub enum Refusal {
 /// Names of policies, cut to what fits a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    pub(super) names: Vec<String>,
-    pub(super) more: usize,
+    names: Vec<String>,
+    more: usize,
+}
+
+impl Known {
+    /// These names, as far as they fit a message.
+    pub(super) fn of<'a>(mut all: impl Iterator<Item = &'a String>) -> Self {
+        let (mut names, mut room, mut more) = (Vec::new(), KNOWN_SHOWN_MAX, 0);
+        for name in all.by_ref() {
+            if name.len() > room {
+                more = 1;
+                break;
+            }
+            room -= name.len();
+            names.push(name.clone());
+        }
+        Self { names, more: more + all.count() }
+    }
 }
 
 /// A cost as the wire says it: 0 means 1.
@@ -174,9 +190,11 @@ fn why(error: &StoreError) -> String {
     }
 }
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Operation {
+    /// What refusals, metrics and spans call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Check => "check",
             Self::CheckMany => "checkMany",
             Self::Peek => "peek",
@@ -186,7 +204,13 @@ impl fmt::Display for Operation {
             Self::Reserve => "reserve",
             Self::Settle => "settle",
             Self::Budget => "budget",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -201,3 +225,6 @@ impl fmt::Display for Known {
         }
     }
 }
+
+/// Messages travel in HTTP/2 headers, of which clients accept 8 KiB.
+const KNOWN_SHOWN_MAX: usize = 512;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use admittance::{ManualClock, Micros};
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{
-    Config, Drained, Fail, FleetSecret, ServeError, Service, SharedClock, Shedding, serve_fleet,
+    Config, DoorSecret, Doors, Drained, Fail, ServeError, Service, SharedClock, Shedding,
+    serve_with,
 };
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -25,11 +26,14 @@ pub(crate) struct Live {
 /// 2023-11-14T22:13:20Z, and a part of a millisecond.
 pub(crate) const START_US: u64 = 1_700_000_000_000_250;
 
+/// Sheds nothing.
+pub(crate) const OFF: Shedding = Shedding(None);
+
 /// The policies of a service that sheds nothing: what tests count must not depend on how busy the
 /// machine is.
 fn config(policies: &str) -> Config {
     let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
-    Config { load: Shedding(None), ..config }
+    Config { load: OFF, ..config }
 }
 
 impl Live {
@@ -43,24 +47,24 @@ impl Live {
     }
 
     /// With a secret for those who borrow.
-    pub(crate) async fn with_secret(policies: &str, secret: FleetSecret) -> Self {
+    pub(crate) async fn with_secret(policies: &str, secret: DoorSecret) -> Self {
         let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
         let service = Arc::new(Service::new(&config(policies), Arc::new(clock.clone())));
-        Self::serving(service, clock, secret).await
+        Self::serving(service, clock, Doors { fleet: secret, ..Doors::default() }).await
     }
 
     pub(crate) async fn of(service: Arc<Service>, clock: ManualClock) -> Self {
-        Self::serving(service, clock, FleetSecret::default()).await
+        Self::serving(service, clock, Doors::default()).await
     }
 
-    async fn serving(service: Arc<Service>, clock: ManualClock, secret: FleetSecret) -> Self {
+    pub(crate) async fn serving(service: Arc<Service>, clock: ManualClock, doors: Doors) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let (stop, stopped) = oneshot::channel::<()>();
         let until = async {
             let _ = stopped.await;
         };
-        let done = tokio::spawn(serve_fleet(listener, Arc::clone(&service), secret, until));
+        let done = tokio::spawn(serve_with(listener, Arc::clone(&service), doors, until));
         Self { address, clock, service, stop, done }
     }
 

@@ -14,6 +14,8 @@ pub(super) struct Shard {
     slots: Vec<Slot>,
     policies: Vec<Policy>,
     by_name: HashMap<Box<str>, usize>,
+    /// Places in `policies` that nobody has any more.
+    unused: Vec<usize>,
     evicted: u64,
     /// Steps through a policy's accounts, so that it is not always the same few that are looked at.
     turn: usize,
@@ -55,6 +57,7 @@ impl Shard {
             slots: Vec::new(),
             policies: Vec::new(),
             by_name: HashMap::new(),
+            unused: Vec::new(),
             evicted: 0,
             turn: 0,
             tended: 0,
@@ -146,9 +149,25 @@ impl Shard {
         if let Some(&policy) = self.by_name.get(name) {
             return policy;
         }
-        self.by_name.insert(name.into(), self.policies.len());
-        self.policies.push(Policy::default());
-        self.policies.len() - 1
+        let policy = self.unused.pop().unwrap_or_else(|| {
+            self.policies.push(Policy::default());
+            self.policies.len() - 1
+        });
+        self.by_name.insert(name.into(), policy);
+        policy
+    }
+
+    /// Forgets a policy and its accounts; says how many they were.
+    pub(super) fn forget(&mut self, name: &str) -> u64 {
+        let Some(policy) = self.by_name.remove(name) else { return 0 };
+        let before = self.slots.len();
+        for is_heavy in [false, true] {
+            while let Some(&slot) = self.policies[policy].list(is_heavy).last() {
+                self.remove(slot);
+            }
+        }
+        self.unused.push(policy);
+        (before - self.slots.len()) as u64
     }
 
     fn make_room(&mut self, policy: usize, most: usize, now: Micros) {

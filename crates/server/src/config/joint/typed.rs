@@ -178,10 +178,10 @@ fn length(text: &str) -> Result<Span, String> {
     scalar::period(text).and_then(|span| in_range(span, text))
 }
 
-const KEYS: &[&str] = &["prices", "kinds", "budgets", "refine"];
-const BUDGET_KEYS: &[&str] = &["period", "rate", "cost", "concurrency"];
-const REFINE_KEYS: &[&str] = &["window"];
-const KIND_KEYS: &[&str] = &["weight", "value", "cost", "hold"];
+pub(in super::super) const KEYS: &[&str] = &["prices", "kinds", "budgets", "refine"];
+pub(in super::super) const BUDGET_KEYS: &[&str] = &["period", "rate", "cost", "concurrency"];
+pub(in super::super) const REFINE_KEYS: &[&str] = &["window"];
+pub(in super::super) const KIND_KEYS: &[&str] = &["weight", "value", "cost", "hold"];
 const EXAMPLE: &str = "joint: { prices: { rate: 0.5 } }";
 const PRICES_EXAMPLE: &str = "prices: { rate: 0.5, cost: 0.001 }";
 const BUDGETS_EXAMPLE: &str = "budgets: { period: 1m, rate: 1000 }";

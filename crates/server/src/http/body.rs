@@ -1,0 +1,112 @@
+//! The body of a request: read whole, within a bound, and then as JSON.
+
+use admittance::EXACT_MAX;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Request, StatusCode};
+use http_body::Body;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use schemars::SchemaGenerator;
+use serde::Deserialize;
+use tonic::{Code, Status};
+
+use super::answer::Failure;
+use super::table::Operation;
+use crate::config::nearest;
+use crate::serve::MESSAGE_MAX;
+
+/// Reads the body of a request that says it is JSON, or does not say.
+pub(super) async fn read<B>(request: Request<B>) -> Result<Bytes, Failure>
+where
+    B: Body<Data = Bytes>,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    if !is_json(request.headers()) {
+        let wanted = "send the body as content-type: application/json, without content-encoding";
+        return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, wanted));
+    }
+    let too_large = || {
+        let detail = format!("the body may have {MESSAGE_MAX} bytes; ask in several requests");
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    };
+    let body = request.into_body();
+    let most = u64::try_from(MESSAGE_MAX).unwrap_or(u64::MAX);
+    if body.size_hint().lower() > most {
+        return Err(too_large());
+    }
+    match Limited::new(body, MESSAGE_MAX).collect().await {
+        Ok(whole) => Ok(whole.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(match error.downcast::<Status>() {
+            // There was no room for the rest of it: that is our concern, and passes.
+            Ok(why) if why.code() == Code::ResourceExhausted => {
+                Failure::unavailable(why.message().to_owned(), 1)
+            }
+            _ => Failure::bad("the body broke off"),
+        }),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let is_coded = |value: &http::HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if headers.get(CONTENT_ENCODING).is_some_and(is_coded) {
+        return false;
+    }
+    let Some(given) = headers.get(CONTENT_TYPE) else { return true };
+    let given = given.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    given.trim_ascii().eq_ignore_ascii_case(b"application/json")
+}
+
+/// What a body asks for.
+pub(super) fn parse<'a, T: Deserialize<'a>>(
+    operation: &Operation,
+    body: &'a [u8],
+) -> Result<T, Failure> {
+    serde_json::from_slice(body).map_err(|error| malformed(operation, body, &error))
+}
+
+/// With the place, and what was probably meant. Only this way does a request cost more than its
+/// parsing.
+fn malformed(operation: &Operation, body: &[u8], error: &serde_json::Error) -> Failure {
+    if body.is_empty() {
+        return Failure::bad("the body is empty; send a JSON object, see /openapi.json");
+    }
+    let said = error.to_string();
+    let mut detail: String = said.chars().take(SAID_MAX).collect();
+    if said.chars().nth(SAID_MAX).is_some() {
+        let (line, column) = (error.line(), error.column());
+        detail.push_str(&format!("… at line {line} column {column}"));
+    }
+    if let Some(meant) = unknown_field(&said).and_then(|field| meant(operation, field)) {
+        detail.push_str(&format!("; did you mean `{meant}`?"));
+    } else if NUMBERS.iter().any(|wrong| said.starts_with(wrong)) {
+        detail.push_str(&format!("; whole numbers are written without a point, up to {EXACT_MAX}"));
+    }
+    Failure::bad(detail)
+}
+
+/// The field that is not known, in the words of the parser.
+fn unknown_field(said: &str) -> Option<&str> {
+    said.strip_prefix("unknown field `")?.split_once("`, expected").map(|(field, _)| field)
+}
+
+/// A field of the operation that is nearly the same.
+fn meant(operation: &Operation, field: &str) -> Option<String> {
+    let mut generator = SchemaGenerator::default();
+    let schema = operation.request?(&mut generator);
+    let mut known = Vec::new();
+    fields(schema.as_value(), &mut known);
+    generator.definitions().values().for_each(|schema| fields(schema, &mut known));
+    nearest(field, &known).map(str::to_owned)
+}
+
+fn fields<'a>(schema: &'a serde_json::Value, known: &mut Vec<&'a str>) {
+    let named = schema.get("properties").and_then(serde_json::Value::as_object);
+    known.extend(named.into_iter().flatten().map(|(name, _)| name.as_str()));
+}
+
+/// How the parser begins when a number is not one of ours.
+const NUMBERS: [&str; 3] =
+    ["invalid type: floating point", "invalid value: integer", "number out of range"];
+/// The most characters of what a parser says, which quotes what it was given.
+const SAID_MAX: usize = 256;

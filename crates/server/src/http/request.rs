@@ -1,0 +1,218 @@
+//! What is asked over HTTP: the messages of the gRPC contract as JSON.
+//!
+//! Names are those of the .proto files; lowerCamelCase is understood too. Text is borrowed from the
+//! body where it has no escapes.
+
+use std::borrow::Cow;
+
+use admittance::EXACT_MAX;
+use admittance::budget::{Budget, Entry};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::service::{BATCH_MAX, KEY_MAX};
+
+/// Charges a key.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckRequest<'a> {
+    /// The policy's name.
+    #[serde(borrow)]
+    pub(super) policy: Cow<'a, str>,
+    /// Whom or what the limit is for; at most 4096 bytes.
+    #[serde(borrow)]
+    #[schemars(length(max = KEY_MAX))]
+    pub(super) key: Cow<'a, str>,
+    /// What the request costs; 0 means 1.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = EXACT_MAX))]
+    pub(super) cost: i64,
+}
+
+/// Charges several keys at one instant.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CheckManyRequest<'a> {
+    /// The policy's name.
+    #[serde(borrow)]
+    pub(super) policy: Cow<'a, str>,
+    /// Whom or what the limit is for, each at most 4096 bytes. Repeated keys are charged in order.
+    #[schemars(length(max = BATCH_MAX))]
+    pub(super) keys: Vec<String>,
+    /// What each request costs; 0 means 1.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = EXACT_MAX))]
+    pub(super) cost: i64,
+}
+
+/// Looks at a key without charging it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PeekRequest<'a> {
+    /// The policy's name.
+    #[serde(borrow)]
+    pub(super) policy: Cow<'a, str>,
+    /// Whom or what the limit is for; at most 4096 bytes.
+    #[serde(borrow)]
+    #[schemars(length(max = KEY_MAX))]
+    pub(super) key: Cow<'a, str>,
+}
+
+/// Counts units of a budget that are about to be served.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DebitRequest<'a> {
+    /// The policy's name.
+    #[serde(borrow)]
+    pub(super) policy: Cow<'a, str>,
+    /// Whom or what the budget is for; at most 4096 bytes.
+    #[serde(borrow)]
+    #[schemars(length(max = KEY_MAX))]
+    pub(super) key: Cow<'a, str>,
+    /// How many units; 0 means 1, or with a lease that it is only kept.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = EXACT_MAX))]
+    pub(super) tokens: i64,
+    /// The lease of a reservation or an admission to draw on first.
+    #[serde(borrow, default, alias = "leaseId")]
+    pub(super) lease_id: Cow<'a, str>,
+}
+
+/// Asks to start work, or what the answer would be.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AdmitRequest<'a> {
+    /// The policy's name.
+    #[serde(borrow)]
+    pub(super) policy: Cow<'a, str>,
+    /// Whom or what the limits are for; at most 4096 bytes.
+    #[serde(borrow)]
+    #[schemars(length(max = KEY_MAX))]
+    pub(super) key: Cow<'a, str>,
+    /// What the work is expected to cost; 0 means 1.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = EXACT_MAX))]
+    pub(super) cost: i64,
+    /// For how many milliseconds the work is expected to hold its permit.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub(super) hold: f64,
+    /// What the work is worth; absent means 1.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub(super) value: Option<f64>,
+}
+
+/// Ends a lease.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReleaseRequest<'a> {
+    /// The lease.
+    #[serde(borrow, alias = "leaseId")]
+    pub(super) lease_id: Cow<'a, str>,
+    /// Whether the work failed or timed out.
+    #[serde(default)]
+    pub(super) dropped: bool,
+}
+
+/// Keeps leases that are still in use.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HeartbeatRequest {
+    /// The leases.
+    #[serde(alias = "leaseIds")]
+    #[schemars(length(max = BATCH_MAX))]
+    pub(super) lease_ids: Vec<String>,
+}
+
+/// The accounts that a key has with a policy, one for each of its windows.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Charge<'a> {
+    /// The policy's name.
+    #[serde(borrow)]
+    pub(super) policy: Cow<'a, str>,
+    /// Whom or what the budget is for; at most 4096 bytes.
+    #[serde(borrow)]
+    #[schemars(length(max = KEY_MAX))]
+    pub(super) key: Cow<'a, str>,
+    /// To be reserved or debited, or produced.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = Budget::UNITS_MAX))]
+    pub(super) units: i64,
+}
+
+/// Takes an estimate out of what is left: of every account, or of none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReserveRequest<'a> {
+    /// With units 0, as much as the policy says.
+    #[serde(borrow)]
+    #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
+    pub(super) charges: Vec<Charge<'a>>,
+    /// How long the lease lives without being heard of; 0 for what the policies say, which is the
+    /// most.
+    #[serde(default, alias = "ttlMs")]
+    #[schemars(range(min = 0, max = Budget::UNITS_MAX))]
+    pub(super) ttl_ms: i64,
+    /// What kind of work it is, for policies that learn how much to reserve.
+    #[serde(borrow, default)]
+    pub(super) class: Cow<'a, str>,
+    /// What the work is expected to cost, for those policies; 0 if nobody knows.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = Budget::UNITS_MAX))]
+    pub(super) prediction: i64,
+    /// The caller's own name for the lease, so that asking again reserves nothing more: 32
+    /// hexadecimal digits that nobody can guess. Empty for one that the service draws.
+    #[serde(borrow, default, alias = "leaseId")]
+    pub(super) lease_id: Cow<'a, str>,
+}
+
+/// Counts what is about to be served, in every account or in none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DebitAccountsRequest<'a> {
+    /// What, of whom.
+    #[serde(borrow)]
+    #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
+    pub(super) charges: Vec<Charge<'a>>,
+    /// Empty for a debit without a reservation. With units 0 the lease is only kept.
+    #[serde(borrow, default, alias = "leaseId")]
+    pub(super) lease_id: Cow<'a, str>,
+}
+
+/// Ends a lease with what was produced. Safe to repeat.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SettleRequest<'a> {
+    /// Each charge's units are what was produced.
+    #[serde(borrow)]
+    #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
+    pub(super) charges: Vec<Charge<'a>>,
+    /// The lease.
+    #[serde(borrow, alias = "leaseId")]
+    pub(super) lease_id: Cow<'a, str>,
+    /// Nobody knows what was produced: settle with what was debited.
+    #[serde(default)]
+    pub(super) unknown: bool,
+    /// As it was given when it was reserved.
+    #[serde(borrow, default)]
+    pub(super) class: Cow<'a, str>,
+    /// As it was given when it was reserved.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = Budget::UNITS_MAX))]
+    pub(super) prediction: i64,
+    /// The work was stopped before it was done: it would have cost at least as much.
+    #[serde(default)]
+    pub(super) stopped: bool,
+}
+
+/// Looks at accounts without charging them.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BudgetRequest<'a> {
+    /// Their units do not matter.
+    #[serde(borrow)]
+    #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
+    pub(super) charges: Vec<Charge<'a>>,
+}

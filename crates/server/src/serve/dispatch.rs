@@ -1,0 +1,445 @@
+//! Which door answers a request: by its path, and by whether it says that it is gRPC.
+//!
+//! # Guarantee
+//! - A call that there is no [room](super::room) for is refused before it is read.
+//! - Every request is answered, within [`CALL_MAX`] or what its caller allows if that is less.
+//! - What is shed, and what takes too long, is answered in the words of the protocol that it came
+//!   in.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use admittance::load::{
+    LoadLayer, LoadRules, LoadService, RefuseShed, Shed, Shedder, Sort, Sorted,
+};
+use admittance_proto::admissions::admissions_server::AdmissionsServer;
+use admittance_proto::budgets::budgets_server::BudgetsServer;
+use admittance_proto::load::load_server::LoadServer;
+use admittance_proto::v1::fleet_server::FleetServer;
+use admittance_proto::v1::monitor_server::MonitorServer;
+use admittance_proto::v1::rate_limiter_server::RateLimiterServer;
+use admittance_proto::{ADMISSIONS, BUDGETS, DESCRIPTORS, FLEET, LOAD, MONITOR, RATE_LIMITER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, Method, Request, Response, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use tokio::sync::watch;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::BoxFuture;
+use tonic_health::pb::health_server::HealthServer;
+use tower_layer::Layer;
+use tower_service::Service as Tower;
+use tracing::Instrument as _;
+
+use super::call::Call;
+use super::room::{Answer, Arriving, Held};
+use super::{CALL_MAX, Doors, MESSAGE_MAX, Parents, ServeError};
+use crate::Service;
+use crate::admissions::AdmissionsDoor;
+use crate::budgets::BudgetsDoor;
+use crate::fleet::FleetDoor;
+use crate::grpc::Door;
+use crate::health::{Healthy, Served};
+use crate::http::HttpDoor;
+use crate::load::{self, LoadDoor};
+use crate::monitor::door::MonitorDoor;
+use crate::observe::doors::DoorCounts;
+
+/// All doors. Clones are handles.
+#[derive(Clone)]
+pub(super) struct Dispatch {
+    grpc: LoadService<Grpc, Sorting, RefuseGrpc>,
+    http: LoadService<HttpDoor, Sorting, RefuseHttp>,
+    seen: Seen,
+}
+
+/// What requests are counted in, and which traces they belong to.
+#[derive(Clone)]
+struct Seen {
+    counts: Arc<DoorCounts>,
+    parents: Parents,
+}
+
+impl Dispatch {
+    pub(super) fn new(
+        service: &Arc<Service>,
+        doors: &Doors,
+        draining: &watch::Receiver<bool>,
+    ) -> Result<Self, ServeError> {
+        let grpc = Grpc(Arc::new(Services::new(service, doors, draining)?));
+        let http = HttpDoor::new(Arc::clone(service), doors, draining.clone());
+        let shedder = service.shedder().cloned().unwrap_or_else(|| {
+            let idle = Shedder::new(LoadRules::default());
+            idle.expect("the defaults are in range")
+        });
+        let shedding = LoadLayer::new(shedder).sort_with(Sorting(Arc::clone(service)));
+        Ok(Self {
+            grpc: shedding.clone().refuse_with(RefuseGrpc).layer(grpc),
+            http: shedding.refuse_with(RefuseHttp).layer(http),
+            seen: Seen {
+                counts: Arc::clone(service.counts().doors()),
+                parents: doors.parents.clone(),
+            },
+        })
+    }
+
+    /// Answers one request, if there is room for it.
+    pub(super) async fn answer(
+        self,
+        request: Request<Incoming>,
+        held: &Arc<Held>,
+    ) -> Response<Answer> {
+        let call = match held.call(&request) {
+            Ok(call) => call,
+            Err(none) => {
+                let is_grpc = is_grpc(&request);
+                let refusal = match is_grpc {
+                    true => Status::resource_exhausted(none.to_string()).into_http(),
+                    false => crate::http::no_room(&none.to_string()),
+                };
+                Call::of(&request, is_grpc).count(&self.seen.counts, &refusal);
+                return refusal.map(|body| Answer::new(body, held.refused()));
+            }
+        };
+        let is_head = request.method() == Method::HEAD;
+        let request = request.map(|body| Arriving::new(body, Arc::clone(&call)));
+        let response = self.observed(request).await;
+        let response = if is_head { head_of(response) } else { response };
+        // What is shown rather than asked for may be long, whatever the request was.
+        let response = match call.fits(response.body().size_hint().lower()) {
+            Ok(()) => response,
+            Err(none) => crate::http::no_room(&none.to_string()),
+        };
+        response.map(|body| Answer::new(body, call))
+    }
+
+    /// Answers, and has it counted and traced.
+    async fn observed(self, request: Request<Arriving>) -> Response<Body> {
+        let is_grpc = is_grpc(&request);
+        let call = Call::of(&request, is_grpc);
+        let counts = Arc::clone(&self.seen.counts);
+        let response = match call.span(&request, &self.seen.parents) {
+            None => self.answered(request, is_grpc).await,
+            Some(span) => {
+                let response = self.answered(request, is_grpc).instrument(span.clone()).await;
+                call.record(&span, &response);
+                response
+            }
+        };
+        call.count(&counts, &response);
+        response
+    }
+
+    async fn answered(self, request: Request<Arriving>, is_grpc: bool) -> Response<Body> {
+        let Self { mut grpc, mut http, .. } = self;
+        if is_grpc {
+            if request.version() != Version::HTTP_2 {
+                return crate::http::needs_http2();
+            }
+            let allowed = allowed(request.headers());
+            let late = || Status::deadline_exceeded("the call took too long").into_http();
+            in_time(allowed, grpc.call(request), late).await
+        } else {
+            in_time(CALL_MAX, http.call(request), crate::http::too_late).await
+        }
+    }
+}
+
+async fn in_time<E>(
+    allowed: Duration,
+    answering: impl Future<Output = Result<Response<Body>, E>>,
+    late: impl FnOnce() -> Response<Body>,
+) -> Response<Body> {
+    match tokio::time::timeout(allowed, answering).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) | Err(_) => late(),
+    }
+}
+
+/// An answer to HEAD: what the whole one would say of its length, and nothing more. Over HTTP/2 the
+/// transport would send the body, which a client takes for a broken connection.
+fn head_of(answer: Response<Body>) -> Response<Body> {
+    let length = answer.body().size_hint().exact();
+    let (mut head, _) = answer.into_parts();
+    if let Some(length) = length.filter(|length| *length > 0) {
+        head.headers.entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+    }
+    Response::from_parts(head, Body::empty())
+}
+
+/// Whether a request is a gRPC call: its path begins with a dotted name, and it says so. Who does
+/// not say so would take the answer, which is 200 whatever comes of it, for an admission.
+fn is_grpc<B>(request: &Request<B>) -> bool {
+    let path = request.uri().path().strip_prefix('/').unwrap_or_default();
+    let kind = request.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    path.split_once('/').is_some_and(|(service, _)| service.contains('.'))
+        && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
+}
+
+/// The service that a path names.
+fn named(path: &str) -> &str {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    path.split_once('/').map_or(path, |(service, _)| service)
+}
+
+/// How long a call may take: what its caller says, if that is less than what we say.
+fn allowed(headers: &HeaderMap) -> Duration {
+    let given = headers.get("grpc-timeout").and_then(|value| value.to_str().ok());
+    given.and_then(timeout).map_or(CALL_MAX, |given| given.min(CALL_MAX))
+}
+
+/// At most eight digits and a unit.
+fn timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3_600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// The gRPC services by their names.
+#[derive(Clone)]
+struct Grpc(Arc<Services>);
+
+struct Services {
+    limiter: RateLimiterServer<Door>,
+    admissions: AdmissionsServer<AdmissionsDoor>,
+    status: LoadServer<LoadDoor>,
+    service: Arc<Service>,
+    fleet: FleetServer<FleetDoor>,
+    budgets: BudgetsServer<BudgetsDoor>,
+    monitor: Option<MonitorServer<MonitorDoor>>,
+    health: HealthServer<Healthy>,
+    /// For each [`Served`], made when first asked.
+    reflections: [OnceLock<Reflection>; Served::COUNT],
+}
+
+/// Older clients ask for v1alpha, newer ones for v1.
+struct Reflection {
+    v1: Boxed,
+    alpha: Boxed,
+}
+
+type Answering = BoxFuture<Response<Body>, Infallible>;
+/// A service whose type has no name.
+type Boxed = Box<dyn Fn(Request<Arriving>) -> Answering + Send + Sync>;
+
+fn boxed<S>(service: S) -> Boxed
+where
+    S: Tower<Request<Arriving>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    Box::new(move |request| Box::pin(service.clone().call(request)))
+}
+
+impl Services {
+    fn new(
+        service: &Arc<Service>,
+        doors: &Doors,
+        draining: &watch::Receiver<bool>,
+    ) -> Result<Self, ServeError> {
+        let fleet = FleetServer::new(FleetDoor::new(Arc::clone(service), doors.fleet.clone()))
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX);
+        let budgets = BudgetsServer::new(BudgetsDoor::new(Arc::clone(service)))
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX);
+        let monitor = service.monitor().is_on().then(|| {
+            let (secret, draining) = (doors.monitor.clone(), draining.clone());
+            MonitorServer::new(MonitorDoor::new(Arc::clone(service), secret, draining))
+                .max_decoding_message_size(MESSAGE_MAX)
+                .max_encoding_message_size(MESSAGE_MAX)
+        });
+        // What is served now can be described; then so can what is served later.
+        let served = Served::by(service);
+        let reflections = [const { OnceLock::new() }; Served::COUNT];
+        let _ = reflections[served.nth()].set(Reflection::new(served)?);
+        Ok(Self {
+            service: Arc::clone(service),
+            limiter: RateLimiterServer::new(Door::new(Arc::clone(service)))
+                .max_decoding_message_size(MESSAGE_MAX)
+                .max_encoding_message_size(MESSAGE_MAX),
+            admissions: AdmissionsServer::new(AdmissionsDoor::new(Arc::clone(service)))
+                .max_decoding_message_size(MESSAGE_MAX),
+            status: LoadServer::new(LoadDoor::new(Arc::clone(service)))
+                .max_decoding_message_size(MESSAGE_MAX),
+            fleet,
+            budgets,
+            monitor,
+            health: HealthServer::new(Healthy::new(draining.clone(), Arc::clone(service))),
+            reflections,
+        })
+    }
+
+    fn call(&self, request: Request<Arriving>) -> Answering {
+        match named(request.uri().path()) {
+            RATE_LIMITER => self.limiter.clone().call(request),
+            ADMISSIONS => self.admissions.clone().call(request),
+            LOAD => self.status.clone().call(request),
+            HEALTH => self.health.clone().call(request),
+            FLEET if self.service.has_federated() => self.fleet.clone().call(request),
+            BUDGETS if self.service.has_reserved() => self.budgets.clone().call(request),
+            MONITOR if let Some(monitor) = &self.monitor => monitor.clone().call(request),
+            REFLECTION if let Some(reflection) = self.reflection() => (reflection.v1)(request),
+            REFLECTION_ALPHA if let Some(reflection) = self.reflection() => {
+                (reflection.alpha)(request)
+            }
+            _ => {
+                let unknown = Status::unimplemented("no such service is served here");
+                Box::pin(async move { Ok(unknown.into_http()) })
+            }
+        }
+    }
+}
+
+impl Services {
+    /// Of what is served now: a reload may have changed it.
+    fn reflection(&self) -> Option<&Reflection> {
+        let served = Served::by(&self.service);
+        let reflection = &self.reflections[served.nth()];
+        if reflection.get().is_none() {
+            let _ = reflection.set(Reflection::new(served).ok()?);
+        }
+        reflection.get()
+    }
+}
+
+impl Reflection {
+    fn new(served: Served) -> Result<Self, ServeError> {
+        let (v1, alpha) = (reflection(served).build_v1()?, reflection(served).build_v1alpha()?);
+        Ok(Self { v1: boxed(v1), alpha: boxed(alpha) })
+    }
+}
+
+impl Tower<Request<Arriving>> for Grpc {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Arriving>) -> Answering {
+        self.0.call(request)
+    }
+}
+
+/// Reflection of what is served here, which is less than what the contract describes.
+fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
+    let mut reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(RATE_LIMITER)
+        .with_service_name(ADMISSIONS)
+        .with_service_name(LOAD)
+        .with_service_name(HEALTH)
+        .with_service_name(REFLECTION)
+        .with_service_name(REFLECTION_ALPHA);
+    for name in served.names() {
+        reflection = reflection.with_service_name(name);
+    }
+    reflection
+}
+
+/// Says which calls are shed first.
+#[derive(Clone, Debug)]
+struct Sorting(Arc<Service>);
+
+impl<B> Sort<Request<B>> for Sorting {
+    fn sort(&self, request: &Request<B>, _: &Shedder) -> Sorted {
+        match self.0.shedder() {
+            Some(_) => load::sort(request, self.0.is_shed_by_policy()),
+            None => Sorted::exempt(),
+        }
+    }
+}
+
+/// Answers those that are.
+#[derive(Clone, Copy, Debug)]
+struct RefuseGrpc;
+
+impl RefuseShed<Body> for RefuseGrpc {
+    fn refuse(&self, shed: Shed) -> Response<Body> {
+        load::refuse(shed)
+    }
+}
+
+/// The same for requests over HTTP.
+#[derive(Clone, Copy, Debug)]
+struct RefuseHttp;
+
+impl RefuseShed<Body> for RefuseHttp {
+    fn refuse(&self, shed: Shed) -> Response<Body> {
+        crate::http::shed(shed)
+    }
+}
+
+const HEALTH: &str = "grpc.health.v1.Health";
+const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_may_allow_less_time_and_not_more() {
+        for (text, wanted) in [
+            ("5S", Duration::from_secs(5)),
+            ("1H", CALL_MAX),
+            ("20m", Duration::from_millis(20)),
+            ("99999999u", CALL_MAX),
+            ("7n", Duration::from_nanos(7)),
+            ("0S", Duration::ZERO),
+            ("", CALL_MAX),
+            ("S", CALL_MAX),
+            ("123456789m", CALL_MAX),
+            ("-1S", CALL_MAX),
+            ("5µ", CALL_MAX),
+        ] {
+            let mut headers = HeaderMap::new();
+            let value = http::HeaderValue::from_bytes(text.as_bytes()).expect("a header");
+            headers.insert("grpc-timeout", value);
+            assert_eq!(allowed(&headers), wanted, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_head_has_a_length_and_no_body() {
+        let whole = crate::http::too_late();
+        let length = whole.body().size_hint().exact().expect("known");
+        let head = head_of(whole);
+        assert!(head.body().is_end_stream());
+        assert_eq!(head.headers()[CONTENT_LENGTH], http::HeaderValue::from(length));
+        let empty = head_of(Status::unimplemented("no").into_http());
+        assert!(empty.body().is_end_stream() && !empty.headers().contains_key(CONTENT_LENGTH));
+    }
+
+    #[test]
+    fn a_path_names_its_service() {
+        for (path, name) in [
+            ("/throttlekit.v1.RateLimiter/Check", RATE_LIMITER),
+            ("/grpc.health.v1.Health/", HEALTH),
+            ("/v1/check", "v1"),
+            ("/", ""),
+            ("*", "*"),
+        ] {
+            assert_eq!(named(path), name);
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! How much memory calls may hold: all of them together, those of one connection, and for how long
+//! answers wait to be taken.
+//!
+//! A call is charged for what it may hold while it lasts: its head, its body and what a body of
+//! this size can grow to once it is read and answered. The charge is given back when the answer has
+//! been sent or given up.
+//!
+//! # Guarantee
+//! - Calls never hold more than [`ROOM`] and [`OWN_MIN`] for each connection.
+//! - A connection that holds no more than [`OWN_MIN`] is not refused, whatever others hold.
+//! - One connection holds at most [`OWN_MAX`].
+//! - A connection whose peer leaves an answer untaken for [`CALL_MAX`](super::CALL_MAX) is found
+//!   stalled at the second [`Held::tick`] at the latest. A stream that has nothing to say is not.
+//!
+//! # Not so yet
+//! - A message is decoded whole before the length of its batch is judged: one of very many empty
+//!   keys holds some ten times its charge for as long as that takes.
+//! - Calls whose answers go on, `Watch` and reflection, keep the charge of their requests until
+//!   they end, so some peers can hold all of the room; [`OWN_MIN`] is left to everybody else.
+//!
+//! # Proven by
+//! The tests below, with counts that miss something; `tests/hostile.rs` of the command.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use http::Request;
+use http_body::{Frame, SizeHint};
+use hyper::body::{Bytes, Incoming};
+use tonic::Status;
+use tonic::body::Body;
+
+/// What all calls may hold together, beyond [`OWN_MIN`] each.
+pub(super) const ROOM: usize = 512 << 20;
+
+/// What the calls of one connection may hold whatever the others do.
+pub(super) const OWN_MIN: usize = 64 << 10;
+
+/// What the calls of one connection may hold at most.
+pub(super) const OWN_MAX: usize = 32 << 20;
+
+/// The room of one service.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    taken: AtomicUsize,
+}
+
+/// What the calls of one connection hold.
+#[derive(Debug)]
+pub(super) struct Held {
+    room: Arc<Room>,
+    own: AtomicUsize,
+    owed: Owed,
+}
+
+/// There is no room for a call, or for more of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("calls hold all the memory that they may; finish some, or ask again later")]
+pub(super) struct NoRoom;
+
+impl Held {
+    pub(super) fn new(room: &Arc<Room>) -> Arc<Self> {
+        let (own, owed) = (AtomicUsize::new(0), Owed::default());
+        Arc::new(Self { room: Arc::clone(room), own, owed })
+    }
+
+    fn take(&self, bytes: usize) -> Result<(), NoRoom> {
+        // Counts only: nothing is read by way of them.
+        let own = self.own.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let all = self.room.taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if own <= OWN_MIN || (own <= OWN_MAX && all <= ROOM) {
+            return Ok(());
+        }
+        self.give_back(bytes);
+        Err(NoRoom)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.own.fetch_sub(bytes, Ordering::Relaxed);
+        self.room.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Makes room for a call.
+    pub(super) fn call<B>(self: &Arc<Self>, request: &Request<B>) -> Result<Arc<Call>, NoRoom> {
+        let fields = request.headers().iter();
+        let fields = fields.map(|(name, value)| name.as_str().len() + value.len());
+        let bytes = CALL_BYTES + fields.sum::<usize>();
+        self.take(bytes)?;
+        Ok(self.charged(bytes))
+    }
+
+    /// A call that is only told that it has no room.
+    pub(super) fn refused(self: &Arc<Self>) -> Arc<Call> {
+        self.charged(0)
+    }
+
+    fn charged(self: &Arc<Self>, bytes: usize) -> Arc<Call> {
+        Arc::new(Call { held: Arc::clone(self), charged: AtomicUsize::new(bytes) })
+    }
+
+    /// To be called every [`CALL_MAX`](super::CALL_MAX): whether the peer has left an answer
+    /// untaken for at least so long.
+    pub(super) fn tick(&self) -> bool {
+        self.owed.tick()
+    }
+}
+
+/// What one call holds. Its body and its answer have it in common; the last one gives it back.
+#[derive(Debug)]
+pub(crate) struct Call {
+    held: Arc<Held>,
+    charged: AtomicUsize,
+}
+
+impl Call {
+    /// Makes room for an answer of so many bytes, as far as it has none yet.
+    pub(super) fn fits(&self, answer: u64) -> Result<(), NoRoom> {
+        let bytes = usize::try_from(answer).unwrap_or(usize::MAX);
+        match bytes.saturating_sub(self.charged.load(Ordering::Relaxed)) {
+            0 => Ok(()),
+            more => self.grow(more),
+        }
+    }
+
+    fn grow(&self, bytes: usize) -> Result<(), NoRoom> {
+        self.held.take(bytes)?;
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.held.give_back(*self.charged.get_mut());
+    }
+}
+
+/// What a body of this size is charged for: itself, and what becomes of it. The smallest key of a
+/// batch has two bytes, and is decided and answered in some 150.
+fn charge(bytes: usize) -> usize {
+    bytes.saturating_add(bytes.saturating_mul(GROWTH).min(GROWTH_MAX))
+}
+
+/// The body of a request, which is charged for as it arrives.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    body: Incoming,
+    call: Arc<Call>,
+    arrived: usize,
+}
+
+impl Arriving {
+    pub(super) const fn new(body: Incoming, call: Arc<Call>) -> Self {
+        Self { body, call, arrived: 0 }
+    }
+}
+
+impl http_body::Body for Arriving {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => return Poll::Ready(Some(Err(broken_off(&error)))),
+            None => return Poll::Ready(None),
+        };
+        if let Some(data) = frame.data_ref() {
+            let before = charge(self.arrived);
+            self.arrived = self.arrived.saturating_add(data.len());
+            let more = charge(self.arrived).saturating_sub(before);
+            if let Err(none) = self.call.grow(more) {
+                return Poll::Ready(Some(Err(Status::resource_exhausted(none.to_string()))));
+            }
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A request whose end did not come.
+fn broken_off(error: &hyper::Error) -> Status {
+    Status::cancelled(format!("the request broke off: {error}"))
+}
+
+/// The body of an answer, which holds its call until it has been taken. A long one is given out in
+/// pieces, each only when there is room for it on the way: what has been given out waits where
+/// nobody counts it, so the last piece is short, and a copy that keeps nothing else alive.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    body: Body,
+    /// What has not been given out of the last frame.
+    rest: Bytes,
+    call: Arc<Call>,
+    /// Since when the peer has had something to take.
+    owed: Option<Since>,
+}
+
+impl Answer {
+    pub(super) fn new(body: Body, call: Arc<Call>) -> Self {
+        let owed = Some(call.held.owed.enter());
+        Self { body, rest: Bytes::new(), call, owed }
+    }
+
+    fn piece(&mut self) -> Bytes {
+        match self.rest.len().checked_sub(LAST_MAX) {
+            Some(before @ 1..) => self.rest.split_to(before.min(PIECE_MAX)),
+            _ => Bytes::copy_from_slice(&std::mem::take(&mut self.rest)),
+        }
+    }
+
+    fn settle(&mut self) {
+        if let Some(since) = self.owed.take() {
+            self.call.held.owed.leave(since);
+        }
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    /// Who asks for more has taken what was before.
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.settle();
+        if self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => frame,
+                end => return Poll::Ready(end),
+            };
+            self.owed = Some(self.call.held.owed.enter());
+            match frame.into_data() {
+                Ok(data) if data.len() > LAST_MAX => self.rest = data,
+                Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        } else {
+            self.owed = Some(self.call.held.owed.enter());
+        }
+        let piece = self.piece();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (of_body, rest) = (self.body.size_hint(), self.rest.len());
+        let rest = u64::try_from(rest).unwrap_or(u64::MAX);
+        let mut hint = SizeHint::new();
+        hint.set_lower(of_body.lower().saturating_add(rest));
+        if let Some(upper) = of_body.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+/// How many answers wait to be taken, by the stretch of time in which they began to. Three
+/// stretches are enough: this one, the one before, and the one to come.
+#[derive(Debug, Default)]
+struct Owed {
+    stretch: AtomicU32,
+    waiting: [AtomicU32; 3],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Since(usize);
+
+impl Owed {
+    fn enter(&self) -> Since {
+        let since = Since(Self::place(self.stretch.load(Ordering::Relaxed)));
+        self.waiting[since.0].fetch_add(1, Ordering::Relaxed);
+        since
+    }
+
+    fn leave(&self, since: Since) {
+        self.waiting[since.0].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn tick(&self) -> bool {
+        let now = self.stretch.load(Ordering::Relaxed);
+        // Modulo 3 the one before is the second after.
+        let before = Self::place(now.wrapping_add(2));
+        if self.waiting[before].load(Ordering::Relaxed) > 0 {
+            return true;
+        }
+        self.stretch.store(now.wrapping_add(1) % 3, Ordering::Relaxed);
+        false
+    }
+
+    fn place(stretch: u32) -> usize {
+        match stretch % 3 {
+            0 => 0,
+            1 => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// What a call holds beside its fields and its body: its task, its stream, its answer's head.
+const CALL_BYTES: usize = 4 << 10;
+/// Answers are given out in pieces of this size, the last one of at most so much.
+const PIECE_MAX: usize = 16 << 10;
+const LAST_MAX: usize = 1 << 10;
+const GROWTH: usize = 75;
+/// A batch has at most 10,000 keys.
+const GROWTH_MAX: usize = 1_500_000;
+
+const _: () = assert!(OWN_MIN >= 4 * CALL_BYTES && OWN_MAX > charge_max() && ROOM >= OWN_MAX);
+
+/// The charge of the largest message.
+const fn charge_max() -> usize {
+    super::MESSAGE_MAX + GROWTH_MAX + CALL_BYTES + (16 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use http_body::Body as _;
+    use http_body_util::{BodyExt as _, Full};
+
+    use super::*;
+
+    fn held() -> (Arc<Room>, Arc<Held>) {
+        let room = Arc::new(Room::default());
+        let held = Held::new(&room);
+        (room, held)
+    }
+
+    #[test]
+    fn whoever_holds_little_is_not_refused_and_nobody_holds_more_than_its_part() {
+        let (room, first) = held();
+        let fill = |call: &Call| {
+            for step in [1 << 20, 1 << 10, 1] {
+                while call.grow(step).is_ok() {}
+            }
+        };
+        // One connection cannot take it all.
+        let call = first.call(&Request::new(())).expect("room");
+        fill(&call);
+        assert_eq!(first.own.load(Ordering::Relaxed), OWN_MAX);
+        let mut calls = vec![call];
+        // Many can, and then a new one still has its own.
+        let others: Vec<_> = (0..ROOM / OWN_MAX).map(|_| Held::new(&room)).collect();
+        for other in &others {
+            let call = other.refused();
+            fill(&call);
+            calls.push(call);
+        }
+        let most = ROOM + (others.len() + 1) * OWN_MIN;
+        assert!((ROOM..=most).contains(&room.taken.load(Ordering::Relaxed)));
+        let late = Held::new(&room);
+        let small: Vec<_> = (0..16).map(|_| late.call(&Request::new(()))).collect();
+        assert!(small.iter().all(Result::is_ok));
+        assert_eq!(late.call(&Request::new(())).map(|_| ()), Err(NoRoom));
+        // Everything comes back.
+        drop((calls, small));
+        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+        assert!(late.call(&Request::new(())).is_ok());
+    }
+
+    #[test]
+    fn a_body_is_charged_for_what_becomes_of_it() {
+        assert_eq!(charge(0), 0);
+        assert_eq!(charge(100), 7_600);
+        assert_eq!(charge(20_000), 20_000 + GROWTH_MAX);
+        assert_eq!(charge(usize::MAX), usize::MAX);
+    }
+
+    /// Whether a law of ticks finds what it must and nothing else, in every order of up to eight
+    /// events: an answer begins to wait, one is taken, a stretch ends.
+    fn finds_stalls(tick: fn(&Owed) -> bool) -> bool {
+        let runs = 3_u32.pow(8);
+        (0..runs).all(|mut run| {
+            let (owed, mut waiting) = (Owed::default(), Vec::new());
+            for _ in 0..8 {
+                let event = run % 3;
+                run /= 3;
+                match event {
+                    0 => waiting.push((owed.enter(), 0)),
+                    1 => waiting.pop().map_or((), |(since, _)| owed.leave(since)),
+                    _ => {
+                        waiting.iter_mut().for_each(|(_, ticks)| *ticks += 1);
+                        // Its second tick comes a whole stretch or more after it began.
+                        let is_stalled = waiting.iter().any(|(_, ticks)| *ticks >= 2);
+                        if tick(&owed) != is_stalled {
+                            return false;
+                        }
+                        if is_stalled {
+                            break;
+                        }
+                    }
+                }
+            }
+            true
+        })
+    }
+
+    #[test]
+    fn an_answer_that_is_not_taken_is_found_at_its_second_tick() {
+        assert!(finds_stalls(Owed::tick));
+    }
+
+    #[test]
+    fn a_tick_that_looks_at_the_wrong_stretch_is_caught() {
+        assert!(!finds_stalls(|owed| {
+            let now = Owed::place(owed.stretch.load(Ordering::Relaxed));
+            owed.tick();
+            owed.waiting[now].load(Ordering::Relaxed) > 0
+        }));
+        assert!(!finds_stalls(|owed| {
+            // Never goes on to the next.
+            owed.waiting[2].load(Ordering::Relaxed) > 0
+        }));
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_is_given_out_in_pieces_of_which_the_last_is_short() {
+        let (_, held) = held();
+        for length in [0, 1, LAST_MAX, LAST_MAX + 1, PIECE_MAX, PIECE_MAX + LAST_MAX + 1, 500_000] {
+            let whole: Bytes = (0..=255).cycle().take(length).collect::<Vec<u8>>().into();
+            let full = Full::new(whole.clone()).map_err(|never| match never {});
+            let mut answer = Answer::new(Body::new(full), held.refused());
+            let mut pieces: Vec<Bytes> = Vec::new();
+            loop {
+                let left = length - pieces.iter().map(Bytes::len).sum::<usize>();
+                let left = u64::try_from(left).expect("small");
+                assert_eq!(answer.size_hint().exact(), Some(left));
+                let Some(frame) = answer.frame().await else { break };
+                pieces.push(frame.expect("no error").into_data().expect("data"));
+            }
+            assert!(answer.is_end_stream());
+            assert_eq!(pieces.concat(), whole);
+            assert!(pieces.iter().all(|piece| piece.len() <= PIECE_MAX));
+            assert!(pieces.last().is_none_or(|last| last.len() <= LAST_MAX));
+        }
+    }
+
+    #[test]
+    fn only_what_was_said_and_not_taken_is_owed() {
+        let (_, held) = held();
+        let waiting = || held.owed.waiting.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u32>();
+        let mut context = Context::from_waker(Waker::noop());
+        let said = Body::new(Full::new(Bytes::from_static(b"x")).map_err(|never| match never {}));
+        let mut answer = Answer::new(said, held.refused());
+        assert_eq!(waiting(), 1, "it has begun");
+        assert!(Pin::new(&mut answer).poll_frame(&mut context).is_ready());
+        assert_eq!(waiting(), 1, "said");
+        assert!(Pin::new(&mut answer).poll_frame(&mut context).is_ready());
+        assert_eq!(waiting(), 0, "taken");
+        // A stream that has nothing to say.
+        let silent = http_body_util::StreamBody::new(tokio_stream::pending::<Result<_, Status>>());
+        let mut answer = Answer::new(Body::new(silent), held.refused());
+        assert!(Pin::new(&mut answer).poll_frame(&mut context).is_pending());
+        assert_eq!(waiting(), 0, "nothing is owed");
+        // One that is given up.
+        drop(Answer::new(Body::empty(), held.refused()));
+        assert_eq!(waiting(), 0, "given up");
+    }
+}
