@@ -17,6 +17,6 @@ fn main() -> Result<(), Box<dyn error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     // Served by reflection, and pinned by `tests/contract.rs`.
     fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
-    tonic_prost_build::configure().compile_fds(files)?;
+    tonic_prost_build::configure().codec_path("crate::BoundedCodec").compile_fds(files)?;
     Ok(())
 }

@@ -17,6 +17,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use attack::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS,
@@ -309,6 +311,72 @@ async fn a_million_keys_hold_what_a_million_keys_may() {
     honest.end("beside two million keys").await;
     let keys_kb = 1_000_000 * KEY_BYTES / 1_024;
     assert_memory(&service, BASE_KB + keys_kb, "two million keys, of which a million are kept");
+    let _ = std::fs::remove_file(file);
+}
+
+/// A list that takes two or three bytes for a key would take twenty times that in memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_that_would_grow_are_refused_before_they_do() {
+    let (service, file) = serving();
+    let honest = Honest::start(&service).await;
+    let empty = framed(&v1::CheckManyRequest {
+        policy: "api".into(),
+        keys: vec![String::new(); 2_000_000],
+        cost: 1,
+    });
+    let list = vec!["\"\""; 1_300_000].join(",");
+    let json = format!("{{\"policy\":\"api\",\"keys\":[{list}]}}");
+    let head = format!(
+        "POST /v1/check-many HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\
+         content-length: {}\r\n\r\n",
+        json.len()
+    );
+    for _ in 0..8 {
+        let mut calls = greedy(&service, 65_535, &empty.clone().into(), true).await;
+        calls.truncate(4);
+        for (response, _sending) in calls {
+            let response = response.await.expect("an answer");
+            let status = response.headers()["grpc-status"].to_str().expect("a number").to_owned();
+            // Four at once are more than one connection may hold.
+            assert!(["3", "8"].contains(&status.as_str()), "{status}");
+        }
+        let mut stream = connected(&service, head.as_bytes()).await;
+        stream.write_all(json.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.contains("longer than 10000"), "{answer}");
+    }
+    honest.end("beside lists that would grow").await;
+    // What one connection may hold, twice: the second comes while the first is given back.
+    assert_memory(&service, BASE_KB + 2 * (32 << 10), "lists that would grow");
+    let _ = std::fs::remove_file(file);
+}
+
+/// Streams that stay open hold what they hold, not what their requests did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watching_takes_no_room_from_others() {
+    let (service, file) = serving();
+    let endpoint = Channel::from_shared(format!("http://{}", service.address)).expect("a uri");
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        let channel = endpoint.connect().await.expect("the port is open");
+        for _ in 0..100 {
+            let service = "x".repeat(15_000);
+            let mut health = HealthClient::new(channel.clone());
+            let watch = health.watch(HealthCheckRequest { service }).await.expect("served");
+            let mut watch = watch.into_inner();
+            assert!(watch.message().await.expect("no error").is_some());
+            held.push((health, watch));
+        }
+    }
+    let mut client = RateLimiterClient::new(endpoint.connect().await.expect("the port is open"));
+    let keys = vec!["x".repeat(400); 10_000];
+    let many = v1::CheckManyRequest { policy: "api".into(), keys, cost: 1 };
+    let answer = client.check_many(many).await.expect("there is room").into_inner();
+    assert_eq!(answer.decisions.len(), 10_000);
+    assert_memory(&service, BASE_KB + 31 * CONNECTION_KB + 3_000 * 4 + (32 << 10), "3,000 watches");
+    drop(held);
     let _ = std::fs::remove_file(file);
 }
 

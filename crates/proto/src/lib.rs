@@ -27,8 +27,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod codec;
 mod convert;
 
+pub use codec::{BoundedCodec, BoundedDecoder, FIELDS_MAX};
 pub use convert::Contradiction;
 
 /// The public contract, package `throttlekit.v1`.

@@ -413,6 +413,25 @@ fn written(messages: &[(&str, &[&str])]) -> BTreeMap<String, Vec<String>> {
     messages.iter().map(|(name, named)| ((*name).to_owned(), fields(named))).collect()
 }
 
+/// The bound on fields counts those of the message itself.
+#[test]
+fn no_request_has_a_list_in_a_deeper_message() {
+    let files = FileDescriptorSet::decode(DESCRIPTORS).expect("our own descriptors").file;
+    for file in files {
+        let asked = file.service.iter().flat_map(|service| &service.method);
+        for name in asked.map(|method| last(method.input_type())) {
+            let deeper = message(&file, &name).field.iter();
+            for field in deeper.filter(|field| field.r#type() == Type::Message) {
+                let deeper = message(&file, &last(field.type_name()));
+                let flat = |field: &FieldDescriptorProto| {
+                    field.label() != Label::Repeated && field.r#type() != Type::Message
+                };
+                assert!(deeper.field.iter().all(flat), "{name}.{}", field.name());
+            }
+        }
+    }
+}
+
 #[test]
 fn no_field_is_optional_or_in_a_oneof() {
     for message in contract().message_type {

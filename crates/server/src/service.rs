@@ -99,6 +99,9 @@ pub const KEY_MAX: usize = 4_096;
 /// The most keys one batch may have.
 pub const BATCH_MAX: usize = 10_000;
 
+// A batch that is too long by a little is told so by its length.
+const _: () = assert!(admittance_proto::FIELDS_MAX > BATCH_MAX + 8);
+
 /// The policies of one process.
 #[derive(Debug)]
 pub struct Service {

@@ -15,8 +15,12 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::StreamExt as _;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 use live::{Live, START_US};
 
@@ -163,4 +167,37 @@ async fn a_stream_that_has_nothing_to_say_is_not_cut() {
     assert!(watching.message().await.expect("no error").is_some());
     let silence = timeout(Duration::from_secs(300), watching.message()).await;
     assert!(silence.is_err(), "{silence:?}");
+}
+
+/// Reflection is asked and answered in one stream, which could be kept open for ever.
+#[tokio::test(start_paused = true)]
+async fn reflection_ends_when_a_call_must() {
+    let live = Live::with(POLICY).await;
+    let mut reflection = ServerReflectionClient::new(live.channel().await);
+    let asked = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    // Asks once, and then never says that this was all.
+    let asking = tokio_stream::once(asked.clone()).chain(tokio_stream::pending());
+    let since = Instant::now();
+    let answers = reflection.server_reflection_info(asking).await.expect("served");
+    let mut answers = answers.into_inner();
+    assert!(answers.message().await.expect("no error").is_some());
+    while let Ok(Some(_)) = answers.message().await {}
+    let waited = since.elapsed();
+    assert!((CALL_MAX..=2 * CALL_MAX).contains(&waited), "{waited:?}");
+    // Nor are names so long, or so many.
+    let long = ServerReflectionRequest { host: "x".repeat(20_000), ..asked.clone() };
+    let asking = tokio_stream::once(long).chain(tokio_stream::pending());
+    let answers = reflection.server_reflection_info(asking).await.expect("served");
+    assert!(!matches!(answers.into_inner().message().await, Ok(Some(_))));
+    let some = ServerReflectionRequest { host: "x".repeat(1_000), ..asked };
+    let many = tokio_stream::iter(std::iter::repeat_n(some, 1_000));
+    let mut answers = reflection.server_reflection_info(many).await.expect("served").into_inner();
+    let mut count = 0;
+    while let Ok(Some(_)) = answers.message().await {
+        count += 1;
+    }
+    assert!((1..=32).contains(&count), "{count}");
 }

@@ -4,11 +4,14 @@
 //! body where it has no escapes.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use admittance::EXACT_MAX;
 use admittance::budget::{Budget, Entry};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::service::{BATCH_MAX, KEY_MAX};
 
@@ -37,6 +40,7 @@ pub(super) struct CheckManyRequest<'a> {
     #[serde(borrow)]
     pub(super) policy: Cow<'a, str>,
     /// Whom or what the limit is for, each at most 4096 bytes. Repeated keys are charged in order.
+    #[serde(deserialize_with = "at_most_a_batch")]
     #[schemars(length(max = BATCH_MAX))]
     pub(super) keys: Vec<String>,
     /// What each request costs; 0 means 1.
@@ -120,7 +124,7 @@ pub(super) struct ReleaseRequest<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct HeartbeatRequest {
     /// The leases.
-    #[serde(alias = "leaseIds")]
+    #[serde(alias = "leaseIds", deserialize_with = "at_most_a_batch")]
     #[schemars(length(max = BATCH_MAX))]
     pub(super) lease_ids: Vec<String>,
 }
@@ -147,7 +151,7 @@ pub(super) struct Charge<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct ReserveRequest<'a> {
     /// With units 0, as much as the policy says.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "at_most_a_batch")]
     #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
     pub(super) charges: Vec<Charge<'a>>,
     /// How long the lease lives without being heard of; 0 for what the policies say, which is the
@@ -173,7 +177,7 @@ pub(super) struct ReserveRequest<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct DebitAccountsRequest<'a> {
     /// What, of whom.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "at_most_a_batch")]
     #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
     pub(super) charges: Vec<Charge<'a>>,
     /// Empty for a debit without a reservation. With units 0 the lease is only kept.
@@ -186,7 +190,7 @@ pub(super) struct DebitAccountsRequest<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct SettleRequest<'a> {
     /// Each charge's units are what was produced.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "at_most_a_batch")]
     #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
     pub(super) charges: Vec<Charge<'a>>,
     /// The lease.
@@ -212,7 +216,62 @@ pub(super) struct SettleRequest<'a> {
 #[serde(deny_unknown_fields)]
 pub(super) struct BudgetRequest<'a> {
     /// Their units do not matter.
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "at_most_a_batch")]
     #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
     pub(super) charges: Vec<Charge<'a>>,
+}
+
+/// A list that is given up as soon as it is longer than a batch may be: two bytes of a body become
+/// dozens in a list.
+fn at_most_a_batch<'de, D, T>(list: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Batch<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Batch<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {BATCH_MAX}")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut read = Vec::new();
+            while let Some(one) = list.next_element()? {
+                if read.len() == BATCH_MAX {
+                    let why =
+                        format!("the list is longer than {BATCH_MAX}; ask in several requests");
+                    return Err(A::Error::custom(why));
+                }
+                read.push(one);
+            }
+            Ok(read)
+        }
+    }
+
+    list.deserialize_seq(Batch(PhantomData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long a list is read before it is given up, which leaves the rest of the text unread.
+    fn read_of(list: &str) -> Result<usize, usize> {
+        let body = format!(r#"{{"lease_ids":{list}}}"#);
+        let read = serde_json::from_str::<HeartbeatRequest>(&body);
+        read.map(|request| request.lease_ids.len()).map_err(|error| error.column())
+    }
+
+    #[test]
+    fn a_list_longer_than_a_batch_is_not_read_to_its_end() {
+        let list = |length: usize| format!("[{}]", vec!["\"\""; length].join(","));
+        assert_eq!(read_of(&list(0)), Ok(0));
+        assert_eq!(read_of(&list(BATCH_MAX)), Ok(BATCH_MAX));
+        let given_up = read_of(&list(BATCH_MAX + 1)).expect_err("too long");
+        assert_eq!(read_of(&list(1_000_000)), Err(given_up), "at the same place");
+        assert!(given_up < 4 * BATCH_MAX);
+    }
 }

@@ -302,6 +302,7 @@ fn doors(service: &Service) -> Vec<Family> {
     let doors = service.counts().doors();
     let found = doors.connections();
     let unshaken = "Connections that ended before their handshake did.";
+    let turned_away = "Connections that were closed at once, as their address had too many.";
     let mut all: Vec<Family> = [
         ("admittance_connections", Gauge, "Connections that are open.", found.open),
         (
@@ -311,6 +312,7 @@ fn doors(service: &Service) -> Vec<Family> {
             found.accepted,
         ),
         ("admittance_handshakes_failed", Counter, unshaken, found.unshaken),
+        ("admittance_connections_turned_away", Counter, turned_away, found.turned_away),
     ]
     .map(|(name, kind, help, value)| Family::new(name, kind, help).with(Vec::new(), value))
     .into();

@@ -11,6 +11,7 @@ pub(crate) struct DoorCounts {
     accepted: AtomicU64,
     open: AtomicU64,
     unshaken: AtomicU64,
+    turned_away: AtomicU64,
     grpc: [Striped<{ GRPC_CODES.len() }>; CALLS.len()],
     http: [Striped<{ HTTP_CODES.len() }>; CALLS.len()],
 }
@@ -34,6 +35,7 @@ pub(crate) struct Connections {
     pub(crate) accepted: u64,
     pub(crate) open: u64,
     pub(crate) unshaken: u64,
+    pub(crate) turned_away: u64,
 }
 
 impl DoorCounts {
@@ -47,6 +49,11 @@ impl DoorCounts {
     /// A handshake did not succeed.
     pub(crate) fn unshaken(&self) {
         self.unshaken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection came from an address that has too many.
+    pub(crate) fn turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A request was answered with this code: a gRPC status, or one of HTTP.
@@ -63,7 +70,8 @@ impl DoorCounts {
     pub(crate) fn connections(&self) -> Connections {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (accepted, open) = (load(&self.accepted), load(&self.open));
-        Connections { accepted, open, unshaken: load(&self.unshaken) }
+        let (unshaken, turned_away) = (load(&self.unshaken), load(&self.turned_away));
+        Connections { accepted, open, unshaken, turned_away }
     }
 
     /// Requests by door, call and code: all that occurred.

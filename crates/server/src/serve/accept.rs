@@ -59,7 +59,10 @@ async fn accept(listener: TcpListener, places: &Places, served: &Served) {
     while let Some(free) = places.free().await {
         match listener.accept().await {
             Ok((stream, address)) => {
-                let Some(place) = places.give(free, address.ip()) else { continue };
+                let Some(place) = places.give(free, address.ip()) else {
+                    served.counts.turned_away();
+                    continue;
+                };
                 // Answers are small: waiting to fill a packet only delays them.
                 let _ = stream.set_nodelay(true);
                 let peer = Peer::new(address, served.shedder.clone());
@@ -103,7 +106,7 @@ async fn connected(
         }
     };
     let connection = Connection::new(stream, &peer);
-    let held = Held::new(&room);
+    let held = Held::new(&room, place.share());
     let holding = Arc::clone(&held);
     let answering = service_fn(move |mut request: http::Request<Incoming>| {
         let (dispatch, peer, held) = (dispatch.clone(), peer.clone(), Arc::clone(&holding));

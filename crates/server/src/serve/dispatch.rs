@@ -36,7 +36,7 @@ use tower_service::Service as Tower;
 use tracing::Instrument as _;
 
 use super::call::Call;
-use super::room::{Answer, Arriving, Held};
+use super::room::{Answer, Arriving, Call as Charged, Held, NoRoom};
 use super::{CALL_MAX, Doors, MESSAGE_MAX, Parents, ServeError};
 use crate::Service;
 use crate::admissions::AdmissionsDoor;
@@ -93,22 +93,26 @@ impl Dispatch {
         request: Request<Incoming>,
         held: &Arc<Held>,
     ) -> Response<Answer> {
-        let call = match held.call(&request) {
-            Ok(call) => call,
+        let (is_grpc, counts) = (is_grpc(&request), &self.seen.counts);
+        let seen = Call::of(&request, is_grpc);
+        let lasts = is_grpc.then(|| Lasts::of(request.uri().path())).flatten();
+        let is_head = request.method() == Method::HEAD;
+        let (call, request) = match entered(request, lasts, held) {
+            Ok(entered) => entered,
             Err(none) => {
-                let is_grpc = is_grpc(&request);
                 let refusal = match is_grpc {
                     true => Status::resource_exhausted(none.to_string()).into_http(),
                     false => crate::http::no_room(&none.to_string()),
                 };
-                Call::of(&request, is_grpc).count(&self.seen.counts, &refusal);
+                seen.count(counts, &refusal);
                 return refusal.map(|body| Answer::new(body, held.refused()));
             }
         };
-        let is_head = request.method() == Method::HEAD;
-        let request = request.map(|body| Arriving::new(body, Arc::clone(&call)));
-        let response = self.observed(request).await;
+        let response = self.observed(request, seen, is_grpc).await;
         let response = if is_head { head_of(response) } else { response };
+        if lasts == Some(Lasts::Watch) {
+            call.goes_on();
+        }
         // What is shown rather than asked for may be long, whatever the request was.
         let response = match call.fits(response.body().size_hint().lower()) {
             Ok(()) => response,
@@ -118,9 +122,12 @@ impl Dispatch {
     }
 
     /// Answers, and has it counted and traced.
-    async fn observed(self, request: Request<Arriving>) -> Response<Body> {
-        let is_grpc = is_grpc(&request);
-        let call = Call::of(&request, is_grpc);
+    async fn observed(
+        self,
+        request: Request<Arriving>,
+        call: Call,
+        is_grpc: bool,
+    ) -> Response<Body> {
         let counts = Arc::clone(&self.seen.counts);
         let response = match call.span(&request, &self.seen.parents) {
             None => self.answered(request, is_grpc).await,
@@ -145,6 +152,40 @@ impl Dispatch {
             in_time(allowed, grpc.call(request), late).await
         } else {
             in_time(CALL_MAX, http.call(request), crate::http::too_late).await
+        }
+    }
+}
+
+/// A request that there is room for.
+fn entered(
+    request: Request<Incoming>,
+    lasts: Option<Lasts>,
+    held: &Arc<Held>,
+) -> Result<(Arc<Charged>, Request<Arriving>), NoRoom> {
+    let call = held.call(&request)?;
+    let (head, body) = request.into_parts();
+    let body = match lasts {
+        Some(Lasts::Talk) => Arriving::talk(body, Arc::clone(&call))?,
+        Some(Lasts::Watch) | None => Arriving::new(body, Arc::clone(&call)),
+    };
+    Ok((call, Request::from_parts(head, body)))
+}
+
+/// Calls that are not over when their answers begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasts {
+    /// The answer goes on, for as long as the caller listens.
+    Watch,
+    /// The request goes on too.
+    Talk,
+}
+
+impl Lasts {
+    fn of(path: &str) -> Option<Self> {
+        match (named(path), path.rsplit('/').next()) {
+            (HEALTH | MONITOR, Some("Watch")) => Some(Self::Watch),
+            (REFLECTION | REFLECTION_ALPHA, _) => Some(Self::Talk),
+            _ => None,
         }
     }
 }
@@ -261,7 +302,7 @@ impl Services {
         let monitor = service.monitor().is_on().then(|| {
             let (secret, draining) = (doors.monitor.clone(), draining.clone());
             MonitorServer::new(MonitorDoor::new(Arc::clone(service), secret, draining))
-                .max_decoding_message_size(MESSAGE_MAX)
+                .max_decoding_message_size(NAME_MAX)
                 .max_encoding_message_size(MESSAGE_MAX)
         });
         // What is served now can be described; then so can what is served later.
@@ -280,7 +321,8 @@ impl Services {
             fleet,
             budgets,
             monitor,
-            health: HealthServer::new(Healthy::new(draining.clone(), Arc::clone(service))),
+            health: HealthServer::new(Healthy::new(draining.clone(), Arc::clone(service)))
+                .max_decoding_message_size(NAME_MAX),
             reflections,
         })
     }
@@ -320,7 +362,8 @@ impl Services {
 
 impl Reflection {
     fn new(served: Served) -> Result<Self, ServeError> {
-        let (v1, alpha) = (reflection(served).build_v1()?, reflection(served).build_v1alpha()?);
+        let v1 = reflection(served).build_v1()?.max_decoding_message_size(NAME_MAX);
+        let alpha = reflection(served).build_v1alpha()?.max_decoding_message_size(NAME_MAX);
         Ok(Self { v1: boxed(v1), alpha: boxed(alpha) })
     }
 }
@@ -389,6 +432,8 @@ impl RefuseShed<Body> for RefuseHttp {
     }
 }
 
+/// The most bytes of a message that names something, and does nothing else.
+const NAME_MAX: usize = 16 << 10;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
@@ -428,6 +473,21 @@ mod tests {
         assert_eq!(head.headers()[CONTENT_LENGTH], http::HeaderValue::from(length));
         let empty = head_of(Status::unimplemented("no").into_http());
         assert!(empty.body().is_end_stream() && !empty.headers().contains_key(CONTENT_LENGTH));
+    }
+
+    #[test]
+    fn calls_that_last_are_known_by_their_paths() {
+        for (path, lasts) in [
+            ("/grpc.health.v1.Health/Watch", Some(Lasts::Watch)),
+            ("/grpc.health.v1.Health/Check", None),
+            ("/throttlekit.v1.Monitor/Watch", Some(Lasts::Watch)),
+            ("/throttlekit.v1.Monitor/GetSnapshot", None),
+            ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(Lasts::Talk)),
+            ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Some(Lasts::Talk)),
+            ("/throttlekit.v1.RateLimiter/CheckMany", None),
+        ] {
+            assert_eq!(Lasts::of(path), lasts, "{path}");
+        }
     }
 
     #[test]

@@ -14,25 +14,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::room::Share;
+
 /// All places.
 #[derive(Debug)]
 pub(super) struct Places {
     free: Arc<Semaphore>,
     most: u32,
-    by_network: Arc<Mutex<HashMap<IpAddr, u32>>>,
+    by_network: Arc<ByNetwork>,
+}
+
+type ByNetwork = Mutex<HashMap<IpAddr, Network>>;
+
+/// Who is connected from one network.
+#[derive(Debug, Default)]
+struct Network {
+    connections: u32,
+    share: Arc<Share>,
 }
 
 /// One that is taken.
 #[derive(Debug)]
 pub(super) struct Place {
     _place: OwnedSemaphorePermit,
-    _of_network: Option<OfNetwork>,
+    of_network: Option<OfNetwork>,
 }
 
 #[derive(Debug)]
 struct OfNetwork {
     network: IpAddr,
-    by_network: Arc<Mutex<HashMap<IpAddr, u32>>>,
+    share: Arc<Share>,
+    by_network: Arc<ByNetwork>,
+}
+
+impl Place {
+    /// The share that its network has in the room of calls; loopback has none.
+    pub(super) fn share(&self) -> Option<Arc<Share>> {
+        self.of_network.as_ref().map(|of_network| Arc::clone(&of_network.share))
+    }
 }
 
 impl Places {
@@ -49,18 +68,19 @@ impl Places {
     /// Gives the place to an address, unless it has too many.
     pub(super) fn give(&self, place: OwnedSemaphorePermit, ip: IpAddr) -> Option<Place> {
         let Some(network) = network(ip) else {
-            return Some(Place { _place: place, _of_network: None });
+            return Some(Place { _place: place, of_network: None });
         };
         let mut all = self.by_network.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = all.entry(network).or_default();
-        if *count >= (self.most / 2).max(1) {
+        let here = all.entry(network).or_default();
+        if here.connections >= (self.most / 2).max(1) {
             return None;
         }
-        *count += 1;
+        here.connections += 1;
+        let share = Arc::clone(&here.share);
         drop(all);
         let by_network = Arc::clone(&self.by_network);
-        let of_network = Some(OfNetwork { network, by_network });
-        Some(Place { _place: place, _of_network: of_network })
+        let of_network = Some(OfNetwork { network, share, by_network });
+        Some(Place { _place: place, of_network })
     }
 
     /// Waits until nobody has one.
@@ -72,9 +92,9 @@ impl Places {
 impl Drop for OfNetwork {
     fn drop(&mut self) {
         let mut all = self.by_network.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = all.get_mut(&self.network) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(here) = all.get_mut(&self.network) {
+            here.connections -= 1;
+            if here.connections == 0 {
                 // What is kept is bounded by who is connected.
                 all.remove(&self.network);
             }
@@ -119,10 +139,13 @@ mod tests {
         }
         assert!(taken(&places, "2001:db8::9").await.is_none(), "one subscriber");
         assert!(taken(&places, "2001:db8:0:1::9").await.is_some(), "another");
+        assert!(have[0].share().is_some(), "of the room too");
+        assert!(Arc::ptr_eq(&have[0].share().expect("one"), &have[3].share().expect("one")));
         have.pop();
         have.push(taken(&places, "2001:db8::9").await.expect("one is free again"));
         for _ in 0..4 {
             have.push(taken(&places, "127.0.0.1").await.expect("exempt"));
+            assert!(have.last().is_some_and(|place| place.share().is_none()));
         }
         assert_eq!(places.free.available_permits(), 0);
         drop(have);

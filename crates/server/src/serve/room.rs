@@ -5,22 +5,22 @@
 //! this size can grow to once it is read and answered. The charge is given back when the answer has
 //! been sent or given up.
 //!
+//! Answers that go on for as long as somebody listens are charged for themselves alone once they
+//! have begun; calls in which both sides go on talking, which only reflection has, are charged once
+//! and for all before they begin, and end after [`CALL_MAX`](super::CALL_MAX).
+//!
 //! # Guarantee
 //! - Calls never hold more than [`ROOM`] and [`OWN_MIN`] for each connection.
 //! - A connection that holds no more than [`OWN_MIN`] is not refused, whatever others hold.
-//! - One connection holds at most [`OWN_MAX`].
+//! - One connection holds at most [`OWN_MAX`], and one network half of the room; loopback is
+//!   exempt from this half.
 //! - A connection whose peer leaves an answer untaken for [`CALL_MAX`](super::CALL_MAX) is found
 //!   stalled at the second [`Held::tick`] at the latest. A stream that has nothing to say is not.
-//!
-//! # Not so yet
-//! - A message is decoded whole before the length of its batch is judged: one of very many empty
-//!   keys holds some ten times its charge for as long as that takes.
-//! - Calls whose answers go on, `Watch` and reflection, keep the charge of their requests until
-//!   they end, so some peers can hold all of the room; [`OWN_MIN`] is left to everybody else.
 //!
 //! # Proven by
 //! The tests below, with counts that miss something; `tests/hostile.rs` of the command.
 
+use std::future::Future as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -29,11 +29,15 @@ use std::task::{Context, Poll, ready};
 use http::Request;
 use http_body::{Frame, SizeHint};
 use hyper::body::{Bytes, Incoming};
+use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
 /// What all calls may hold together, beyond [`OWN_MIN`] each.
 pub(super) const ROOM: usize = 512 << 20;
+
+/// What the calls from one network may hold at most.
+const SHARE_MAX: usize = ROOM / 2;
 
 /// What the calls of one connection may hold whatever the others do.
 pub(super) const OWN_MIN: usize = 64 << 10;
@@ -47,10 +51,18 @@ pub(super) struct Room {
     taken: AtomicUsize,
 }
 
+/// What the calls from one network hold.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    taken: AtomicUsize,
+}
+
 /// What the calls of one connection hold.
 #[derive(Debug)]
 pub(super) struct Held {
     room: Arc<Room>,
+    /// Of the network that the connection comes from, unless that is loopback.
+    share: Option<Arc<Share>>,
     own: AtomicUsize,
     owed: Owed,
 }
@@ -61,16 +73,18 @@ pub(super) struct Held {
 pub(super) struct NoRoom;
 
 impl Held {
-    pub(super) fn new(room: &Arc<Room>) -> Arc<Self> {
+    pub(super) fn new(room: &Arc<Room>, share: Option<Arc<Share>>) -> Arc<Self> {
         let (own, owed) = (AtomicUsize::new(0), Owed::default());
-        Arc::new(Self { room: Arc::clone(room), own, owed })
+        Arc::new(Self { room: Arc::clone(room), share, own, owed })
     }
 
     fn take(&self, bytes: usize) -> Result<(), NoRoom> {
         // Counts only: nothing is read by way of them.
-        let own = self.own.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let all = self.room.taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        if own <= OWN_MIN || (own <= OWN_MAX && all <= ROOM) {
+        let add =
+            |taken: &AtomicUsize| taken.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let (own, all) = (add(&self.own), add(&self.room.taken));
+        let shared = self.share.as_ref().map_or(0, |share| add(&share.taken));
+        if own <= OWN_MIN || (own <= OWN_MAX && all <= ROOM && shared <= SHARE_MAX) {
             return Ok(());
         }
         self.give_back(bytes);
@@ -80,6 +94,9 @@ impl Held {
     fn give_back(&self, bytes: usize) {
         self.own.fetch_sub(bytes, Ordering::Relaxed);
         self.room.taken.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(share) = &self.share {
+            share.taken.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Makes room for a call.
@@ -129,6 +146,15 @@ impl Call {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
+
+    /// The request is gone, and its answer goes on: from here on the call is charged for no more
+    /// than any call that has begun.
+    pub(super) fn goes_on(&self) {
+        let charged = self.charged.load(Ordering::Relaxed);
+        // Nobody else changes the charge of a call whose body has been read.
+        self.charged.store(charged.min(CALL_BYTES), Ordering::Relaxed);
+        self.held.give_back(charged.saturating_sub(CALL_BYTES));
+    }
 }
 
 impl Drop for Call {
@@ -149,11 +175,34 @@ pub(crate) struct Arriving {
     body: Incoming,
     call: Arc<Call>,
     arrived: usize,
+    /// When the body ends at the latest, if it has been charged for beforehand.
+    talk_until: Option<Pin<Box<Sleep>>>,
 }
 
 impl Arriving {
     pub(super) const fn new(body: Incoming, call: Arc<Call>) -> Self {
-        Self { body, call, arrived: 0 }
+        Self { body, call, arrived: 0, talk_until: None }
+    }
+
+    /// The body of a call that is answered while it arrives.
+    pub(super) fn talk(body: Incoming, call: Arc<Call>) -> Result<Self, NoRoom> {
+        call.grow(TALK_BYTES)?;
+        let until = Box::pin(tokio::time::sleep(super::CALL_MAX));
+        Ok(Self { body, call, arrived: 0, talk_until: Some(until) })
+    }
+
+    /// Has so many more bytes charged for.
+    fn arrive(&mut self, bytes: usize) -> Result<(), Status> {
+        let before = charge(self.arrived);
+        self.arrived = self.arrived.saturating_add(bytes);
+        if self.talk_until.is_some() {
+            return match self.arrived {
+                ..=TALK_MAX => Ok(()),
+                _ => Err(Status::resource_exhausted("so much is not asked in one stream")),
+            };
+        }
+        let more = charge(self.arrived).saturating_sub(before);
+        self.call.grow(more).map_err(|none| Status::resource_exhausted(none.to_string()))
     }
 }
 
@@ -165,18 +214,20 @@ impl http_body::Body for Arriving {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(until) = &mut self.talk_until
+            && until.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Some(Err(Status::deadline_exceeded("the stream took too long"))));
+        }
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(context)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => return Poll::Ready(Some(Err(broken_off(&error)))),
             None => return Poll::Ready(None),
         };
-        if let Some(data) = frame.data_ref() {
-            let before = charge(self.arrived);
-            self.arrived = self.arrived.saturating_add(data.len());
-            let more = charge(self.arrived).saturating_sub(before);
-            if let Err(none) = self.call.grow(more) {
-                return Poll::Ready(Some(Err(Status::resource_exhausted(none.to_string()))));
-            }
+        if let Some(data) = frame.data_ref()
+            && let Err(refused) = self.arrive(data.len())
+        {
+            return Poll::Ready(Some(Err(refused)));
         }
         Poll::Ready(Some(Ok(frame)))
     }
@@ -322,6 +373,9 @@ impl Owed {
 
 /// What a call holds beside its fields and its body: its task, its stream, its answer's head.
 const CALL_BYTES: usize = 4 << 10;
+/// What may be sent in one stream of reflection, which is names, and what it holds with its answer.
+const TALK_MAX: usize = 32 << 10;
+const TALK_BYTES: usize = 192 << 10;
 /// Answers are given out in pieces of this size, the last one of at most so much.
 const PIECE_MAX: usize = 16 << 10;
 const LAST_MAX: usize = 1 << 10;
@@ -347,7 +401,7 @@ mod tests {
 
     fn held() -> (Arc<Room>, Arc<Held>) {
         let room = Arc::new(Room::default());
-        let held = Held::new(&room);
+        let held = Held::new(&room, None);
         (room, held)
     }
 
@@ -365,7 +419,7 @@ mod tests {
         assert_eq!(first.own.load(Ordering::Relaxed), OWN_MAX);
         let mut calls = vec![call];
         // Many can, and then a new one still has its own.
-        let others: Vec<_> = (0..ROOM / OWN_MAX).map(|_| Held::new(&room)).collect();
+        let others: Vec<_> = (0..ROOM / OWN_MAX).map(|_| Held::new(&room, None)).collect();
         for other in &others {
             let call = other.refused();
             fill(&call);
@@ -373,7 +427,7 @@ mod tests {
         }
         let most = ROOM + (others.len() + 1) * OWN_MIN;
         assert!((ROOM..=most).contains(&room.taken.load(Ordering::Relaxed)));
-        let late = Held::new(&room);
+        let late = Held::new(&room, None);
         let small: Vec<_> = (0..16).map(|_| late.call(&Request::new(()))).collect();
         assert!(small.iter().all(Result::is_ok));
         assert_eq!(late.call(&Request::new(())).map(|_| ()), Err(NoRoom));
@@ -381,6 +435,62 @@ mod tests {
         drop((calls, small));
         assert_eq!(room.taken.load(Ordering::Relaxed), 0);
         assert!(late.call(&Request::new(())).is_ok());
+    }
+
+    #[test]
+    fn one_network_has_half_of_the_room_and_the_others_the_other_half() {
+        let room = Arc::new(Room::default());
+        let fill = |share: &Arc<Share>| -> Vec<_> {
+            let connected = |_| Held::new(&room, Some(Arc::clone(share)));
+            let all: Vec<_> = (0..ROOM / OWN_MAX).map(connected).collect();
+            let calls = all.iter().map(Held::refused);
+            calls.inspect(|call| while call.grow(1 << 20).is_ok() {}).collect()
+        };
+        let (greedy, other) = (Arc::<Share>::default(), Arc::<Share>::default());
+        let held = fill(&greedy);
+        assert_eq!(greedy.taken.load(Ordering::Relaxed), SHARE_MAX);
+        let late = Held::new(&room, Some(Arc::clone(&greedy)));
+        assert!(late.take(OWN_MIN).is_ok() && late.take(1).is_err(), "its own, and no more");
+        late.give_back(OWN_MIN);
+        let others = fill(&other);
+        assert_eq!(other.taken.load(Ordering::Relaxed), SHARE_MAX);
+        assert_eq!(room.taken.load(Ordering::Relaxed), ROOM);
+        drop((held, others));
+        let taken = [&room.taken, &greedy.taken, &other.taken];
+        assert_eq!(taken.map(|taken| taken.load(Ordering::Relaxed)), [0; 3]);
+    }
+
+    #[test]
+    fn an_answer_that_goes_on_is_not_charged_for_its_request() {
+        let (room, held) = held();
+        let taken = || room.taken.load(Ordering::Relaxed);
+        for request in [0, 1, 1 << 20] {
+            let call = held.call(&Request::new(())).expect("room");
+            call.grow(request).expect("room");
+            assert_eq!(taken(), CALL_BYTES + request);
+            call.goes_on();
+            assert_eq!(taken(), CALL_BYTES);
+            call.goes_on();
+            assert_eq!(taken(), CALL_BYTES, "once");
+            drop(call);
+            assert_eq!(taken(), 0);
+        }
+    }
+
+    #[test]
+    fn a_long_answer_is_charged_for_as_far_as_its_request_was_not() {
+        let (room, held) = held();
+        let call = held.call(&Request::new(())).expect("room");
+        let long = u64::try_from(OWN_MAX).expect("small");
+        for (answer, taken) in [(0, CALL_BYTES), (100, CALL_BYTES), (1 << 20, 1 << 20)] {
+            assert_eq!(call.fits(answer), Ok(()));
+            assert_eq!(room.taken.load(Ordering::Relaxed), taken);
+        }
+        assert_eq!(call.fits(long + 1), Err(NoRoom));
+        assert_eq!(call.fits(u64::MAX), Err(NoRoom));
+        assert_eq!(call.fits(long), Ok(()), "what was refused is not held");
+        drop(call);
+        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
     }
 
     #[test]
