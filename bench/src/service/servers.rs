@@ -177,6 +177,7 @@ fn beside(name: &str) -> PathBuf {
 
 /// As many keys as callers use, and a limit that admits: what is measured is the door.
 pub(super) const POLICIES: &str = "
+load: { target: 10s, waitMax: 10s }
 limiters:
   api: { strategy: gcra, limit: 1000000000, period: 1s }
 ";

@@ -129,8 +129,8 @@ fn a_broken_file_is_refused_before_the_port_opens() {
 fn validate_prints_the_resolved_form_and_does_not_serve() {
     let output = run(&["serve", "--validate", "--fail", "closed"]);
     assert_eq!(output.status.code(), Some(0));
-    let load = "load:\n  law: delay\n  target: 1ms\n  interval: 100ms\n  riseEvery: 250ms\n  \
-                floor: 1%\n  waitMax: 1ms\n  rotation: 3600000ms\n  seed: 0\n";
+    let load = "load:\n  law: delay\n  target: 5ms\n  interval: 100ms\n  riseEvery: 250ms\n  \
+                floor: 1%\n  waitMax: 5ms\n  rotation: 3600000ms\n  seed: 0\n";
     let first = "limiters:\n  \"api\": # limit shown: 5\n    strategy: gcra\n    limit: 5\n    \
                  period: 3600000ms\n    burst: 5\n    maxKeys: 1000000\n    onFull: evict\n    \
                  fail: closed\n    waitReplicas: 0\n    storeDeadline: 20ms\n    durable: true\n";

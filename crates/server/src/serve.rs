@@ -119,7 +119,7 @@ pub async fn serve_with(
 ) -> Result<Drained, ServeError> {
     let _prober = regulate(&service)?;
     let (drain, draining) = watch::channel(false);
-    let dispatch = Dispatch::new(&service, &doors, &draining)?;
+    let dispatch = Arc::new(Dispatch::new(&service, &doors, &draining)?);
     let (tls, shedder) = (doors.tls, service.shedder().cloned());
     let most = doors.connections_max.map_or(CONNECTIONS_MAX, NonZero::get);
     let places = Places::new(most.min(CONNECTIONS_MAX));

@@ -246,8 +246,8 @@ fn the_resolved_form_is_in_the_order_of_the_names() {
              fail: closed\n    waitReplicas: 0\n    storeDeadline: 20ms\n    durable: true\n"
         )
     };
-    let load = "load:\n  law: delay\n  target: 1ms\n  interval: 100ms\n  riseEvery: 250ms\n  \
-                floor: 1%\n  waitMax: 1ms\n  rotation: 3600000ms\n  seed: 0\n";
+    let load = "load:\n  law: delay\n  target: 5ms\n  interval: 100ms\n  riseEvery: 250ms\n  \
+                floor: 1%\n  waitMax: 5ms\n  rotation: 3600000ms\n  seed: 0\n";
     assert_eq!(shown, format!("{load}limiters:\n{}{}", policy("a"), policy("b")));
 }
 

@@ -30,7 +30,7 @@ fn it_can_be_switched_and_keeps_what_is_not_said() {
         assert_eq!(read(off), Ok(None), "{off}");
     }
     for on in ["on", "true", "{}", "{ enabled: true }", "{ law: delay }"] {
-        assert_eq!(rules(on), rules("{ target: 1ms, waitMax: 1ms, floor: 1% }"), "{on}");
+        assert_eq!(rules(on), rules("{ target: 5ms, waitMax: 5ms, floor: 1% }"), "{on}");
     }
     assert_eq!(rules("{ law: jitter }").law, Law::Jitter(JitterRules::default()));
 }

@@ -5,7 +5,7 @@
 //! nothing else: `RateLimit-Limit`, `-Remaining` and `-Reset` in seconds from now, `X-RateLimit-*`
 //! with the reset in seconds since the epoch.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use admittance_core::{Decision, Micros, Outcome, Retry, Span};
 use http::header::RETRY_AFTER;
@@ -34,6 +34,8 @@ pub struct Quota {
     quota: u64,
     window_secs: Option<u64>,
     unit: Unit,
+    /// All of it as an item of `RateLimit-Policy`.
+    item: HeaderValue,
 }
 
 impl Quota {
@@ -49,7 +51,8 @@ impl Quota {
         }
         let quota = number(quota)?;
         let name = name.replace('\\', r"\\").replace('"', "\\\"");
-        Ok(Self { name: format!("\"{name}\""), quota, window_secs: None, unit: Unit::Requests })
+        let (name, item) = (format!("\"{name}\""), HeaderValue::from_static(""));
+        Ok(Self { name, quota, window_secs: None, unit: Unit::Requests, item }.written())
     }
 
     /// Granted in each window of this length, which is told in seconds, rounded up.
@@ -59,29 +62,28 @@ impl Quota {
     pub fn window(self, window: Span) -> Result<Self, InvalidQuota> {
         match number(seconds(window))? {
             0 => Err(InvalidQuota::Window),
-            secs => Ok(Self { window_secs: Some(secs), ..self }),
+            secs => Ok(Self { window_secs: Some(secs), ..self }.written()),
         }
     }
 
     /// Counts this.
     #[must_use]
     pub fn unit(self, unit: Unit) -> Self {
-        Self { unit, ..self }
+        Self { unit, ..self }.written()
     }
 
-    fn write_policy(&self, text: &mut String) -> fmt::Result {
-        let Self { name, quota, window_secs, unit } = self;
-        write!(text, "{name};q={quota}")?;
-        match unit {
-            Unit::Requests => {}
-            Unit::ContentBytes => text.write_str(";qu=\"content-bytes\"")?,
-            Unit::Units => text.write_str(";qu=\"admittance-units\"")?,
-            Unit::ConcurrentRequests => text.write_str(";qu=\"concurrent-requests\"")?,
-        }
-        match window_secs {
-            Some(secs) => write!(text, ";w={secs}"),
-            None => Ok(()),
-        }
+    /// Writes down once what every answer says of it.
+    fn written(self) -> Self {
+        let Self { name, quota, window_secs, unit, .. } = &self;
+        let unit = match unit {
+            Unit::Requests => "",
+            Unit::ContentBytes => ";qu=\"content-bytes\"",
+            Unit::Units => ";qu=\"admittance-units\"",
+            Unit::ConcurrentRequests => ";qu=\"concurrent-requests\"",
+        };
+        let window = window_secs.map(|secs| format!(";w={secs}")).unwrap_or_default();
+        let item = HeaderValue::try_from(format!("{name};q={quota}{unit}{window}"));
+        Self { item: item.unwrap_or(self.item), ..self }
     }
 }
 
@@ -149,12 +151,8 @@ impl Fields {
     /// replenished, at the latest.
     pub fn write(&self, told: &[Told<'_>], now: Micros, headers: &mut HeaderMap) {
         if self.is_structured {
-            let policy = list(told, |one, text| one.quota.write_policy(text));
-            append(headers, HeaderName::from_static("ratelimit-policy"), policy);
-            let said = told.iter().filter(|one| one.said.is_some()).copied();
-            let said: Vec<Told<'_>> = said.collect();
-            let limit = list(&said, |one, text| write_limit(one, now, text));
-            append(headers, HeaderName::from_static("ratelimit"), limit);
+            append(headers, POLICY, policies(told));
+            append(headers, LIMIT, limits(told, now));
         }
         // A denial is tighter than anything that is left.
         let tightness = |said: &Decision| (said.is_admit(), said.remaining);
@@ -218,25 +216,47 @@ impl fmt::Display for InvalidQuota {
 
 impl std::error::Error for InvalidQuota {}
 
-fn write_limit(one: &Told<'_>, now: Micros, text: &mut String) -> fmt::Result {
-    let Some(said) = &one.said else { return Ok(()) };
-    let more_after = retry_after_secs(said).unwrap_or_else(|| seconds(said.reset_at.since(now)));
-    let (name, remaining) = (&one.quota.name, said.remaining.min(NUMBER_MAX));
-    write!(text, "{name};r={remaining};t={}", more_after.min(NUMBER_MAX))
+/// Nearly every answer tells of one limit, whose item is there already.
+fn policies(told: &[Told<'_>]) -> Option<HeaderValue> {
+    let items = told.iter().map(|one| &one.quota.item);
+    if let [one] = told {
+        return Some(one.quota.item.clone());
+    }
+    let items: Vec<&[u8]> = items.map(HeaderValue::as_bytes).collect();
+    if items.is_empty() { None } else { HeaderValue::from_bytes(&items.join(&b", "[..])).ok() }
 }
 
-fn list(
-    told: &[Told<'_>],
-    item: impl Fn(&Told<'_>, &mut String) -> fmt::Result,
-) -> Option<HeaderValue> {
+fn limits(told: &[Told<'_>], now: Micros) -> Option<HeaderValue> {
+    let said = told.iter().filter_map(|one| Some((&one.quota.name, one.said?)));
     let mut text = String::new();
-    for one in told {
+    for (name, said) in said {
         if !text.is_empty() {
             text.push_str(", ");
         }
-        item(one, &mut text).ok()?;
+        let more_after = retry_after_secs(&said);
+        let more_after = more_after.unwrap_or_else(|| seconds(said.reset_at.since(now)));
+        let (mut left, mut after) = ([0; DIGITS_MAX], [0; DIGITS_MAX]);
+        let left = digits(said.remaining.min(NUMBER_MAX), &mut left);
+        let after = digits(more_after.min(NUMBER_MAX), &mut after);
+        // To the byte: what is left over would have to be given back.
+        text.reserve_exact(name.len() + left.len() + after.len() + 6);
+        [name, ";r=", left, ";t=", after].iter().for_each(|part| text.push_str(part));
     }
     if text.is_empty() { None } else { HeaderValue::try_from(text).ok() }
+}
+
+/// A number in decimal, without the machinery that can also pad and align it: two are written for
+/// every answer.
+fn digits(mut number: u64, place: &mut [u8; DIGITS_MAX]) -> &str {
+    let mut from = place.len();
+    for digit in place.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or_default();
+        (number, from) = (number / 10, from - 1);
+        if number == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(place.get(from..).unwrap_or_default()).unwrap_or_default()
 }
 
 fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
@@ -263,6 +283,8 @@ fn number(given: u64) -> Result<u64, InvalidQuota> {
     if given <= NUMBER_MAX { Ok(given) } else { Err(InvalidQuota::Number { given }) }
 }
 
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const THREE: [&str; 3] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"];
 const X: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
@@ -271,3 +293,20 @@ pub const NAME_MAX: usize = 128;
 
 /// The largest number of a structured field: fifteen digits.
 pub const NUMBER_MAX: u64 = 999_999_999_999_999;
+
+/// The most digits of a number.
+const DIGITS_MAX: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_of_the_number() {
+        let powers = (0..20).map(|exponent| 10_u64.pow(exponent));
+        let near = powers.flat_map(|power| [power - 1, power, power + 1]);
+        for number in near.chain([u64::MAX, NUMBER_MAX]) {
+            assert_eq!(digits(number, &mut [0; DIGITS_MAX]), number.to_string());
+        }
+    }
+}

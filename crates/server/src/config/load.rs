@@ -33,11 +33,11 @@ pub enum LoadBy {
     Random,
 }
 
-/// The service's own rules: a decision takes microseconds, so what waits a millisecond is behind
-/// many.
+/// The service's own rules: a decision takes microseconds, so what waits five milliseconds is behind
+/// hundreds. Less is what a busy core or a paused machine does to a service that keeps up.
 impl Default for Shedding {
     fn default() -> Self {
-        let (target, wait_max) = (Span::from_ms(1), Span::from_ms(1));
+        let (target, wait_max) = (Span::from_ms(5), Span::from_ms(5));
         let law = Law::Delay(DelayRules { target, wait_max, ..DelayRules::default() });
         Self(Some(LoadRules { law, ..LoadRules::default() }))
     }
@@ -311,7 +311,7 @@ impl fmt::Display for LoadConfig {
 
 pub(super) const BLOCK: &str = "load";
 pub(super) const EXAMPLE: &str = "load: { class: default, by: key }";
-const SWITCH: &str = "load: off, or load: { target: 1ms }";
+const SWITCH: &str = "load: off, or load: { target: 5ms }";
 const ON: &[(&str, bool)] = &[("on", true), ("off", false), ("true", true), ("false", false)];
 pub(super) const LAWS: &[(&str, bool)] = &[("delay", false), ("jitter", true)];
 pub(super) const BY: &[(&str, LoadBy)] = &[("key", LoadBy::Key), ("random", LoadBy::Random)];
@@ -337,11 +337,11 @@ const OF_JITTER: &[&str] =
 const EXAMPLES: &[(&str, &str)] = &[
     ("enabled", "true"),
     ("law", "delay"),
-    ("target", "1ms"),
+    ("target", "5ms"),
     ("interval", "100ms"),
     ("riseEvery", "250ms"),
     ("floor", "1%"),
-    ("waitMax", "1ms"),
+    ("waitMax", "5ms"),
     ("upperThreshold", "100ms"),
     ("lowerThreshold", "80ms"),
     ("probeEvery", "100ms"),

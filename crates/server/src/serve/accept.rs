@@ -35,7 +35,7 @@ use crate::tls::Tls;
 /// What every connection is served with.
 #[derive(Clone)]
 pub(super) struct Served {
-    pub(super) dispatch: Dispatch,
+    pub(super) dispatch: Arc<Dispatch>,
     pub(super) tls: Option<Tls>,
     pub(super) shedder: Option<Shedder>,
     pub(super) draining: watch::Receiver<bool>,
@@ -109,7 +109,8 @@ async fn connected(
     let held = Held::new(&room, place.share());
     let holding = Arc::clone(&held);
     let answering = service_fn(move |mut request: http::Request<Incoming>| {
-        let (dispatch, peer, held) = (dispatch.clone(), peer.clone(), Arc::clone(&holding));
+        let (dispatch, held) = (Arc::clone(&dispatch), Arc::clone(&holding));
+        let peer = peer.clone();
         async move {
             request.extensions_mut().insert(peer);
             Ok::<_, Infallible>(dispatch.answer(request, &held).await)

@@ -50,8 +50,7 @@ use crate::load::{self, LoadDoor};
 use crate::monitor::door::MonitorDoor;
 use crate::observe::doors::DoorCounts;
 
-/// All doors. Clones are handles.
-#[derive(Clone)]
+/// All doors.
 pub(super) struct Dispatch {
     grpc: LoadService<Grpc, Sorting, RefuseGrpc>,
     http: LoadService<HttpDoor, Sorting, RefuseHttp>,
@@ -59,7 +58,6 @@ pub(super) struct Dispatch {
 }
 
 /// What requests are counted in, and which traces they belong to.
-#[derive(Clone)]
 struct Seen {
     counts: Arc<DoorCounts>,
     parents: Parents,
@@ -95,7 +93,7 @@ impl Dispatch {
 
     /// Answers one request, if there is room for it.
     pub(super) async fn answer(
-        self,
+        &self,
         request: Request<Incoming>,
         held: &Arc<Held>,
     ) -> Response<Answer> {
@@ -129,12 +127,11 @@ impl Dispatch {
 
     /// Answers, and has it counted and traced.
     async fn observed(
-        self,
+        &self,
         request: Request<Arriving>,
         call: Call,
         is_grpc: bool,
     ) -> Response<Body> {
-        let counts = Arc::clone(&self.seen.counts);
         let response = match call.span(&request, &self.seen.parents) {
             None => self.answered(request, is_grpc).await,
             Some(span) => {
@@ -143,21 +140,20 @@ impl Dispatch {
                 response
             }
         };
-        call.count(&counts, &response);
+        call.count(&self.seen.counts, &response);
         response
     }
 
-    async fn answered(self, request: Request<Arriving>, is_grpc: bool) -> Response<Body> {
-        let Self { mut grpc, mut http, .. } = self;
+    async fn answered(&self, request: Request<Arriving>, is_grpc: bool) -> Response<Body> {
         if is_grpc {
             if request.version() != Version::HTTP_2 {
                 return crate::http::needs_http2();
             }
             let allowed = allowed(request.headers());
             let late = || Status::deadline_exceeded("the call took too long").into_http();
-            in_time(allowed, grpc.call(request), late).await
+            in_time(allowed, self.grpc.clone().call(request), late).await
         } else {
-            in_time(CALL_MAX, http.call(request), crate::http::too_late).await
+            in_time(CALL_MAX, self.http.clone().call(request), crate::http::too_late).await
         }
     }
 }
