@@ -33,8 +33,8 @@ pub enum LoadBy {
     Random,
 }
 
-/// The service's own rules: a decision takes microseconds, so what waits five milliseconds is behind
-/// hundreds. Less is what a busy core or a paused machine does to a service that keeps up.
+/// The service's own rules: a decision takes microseconds, so what waits five milliseconds is
+/// behind hundreds. Less is what a busy core does to a service that keeps up.
 impl Default for Shedding {
     fn default() -> Self {
         let (target, wait_max) = (Span::from_ms(5), Span::from_ms(5));
