@@ -74,7 +74,9 @@ class ManualClock:
 
 Charges = list[tuple[str, str, int]]
 AxisRow = tuple[str, Decision]
-AccountRow = tuple[Any, ...]
+AccountRow = tuple[
+    tuple[str, str, str], list[int], tuple[str, int, int] | None, tuple[bool, int]
+]
 CostsRow = tuple[bool, str, int, int, int, list[AccountRow]]
 ReservedRow = tuple[CostsRow, str, int, list[int]]
 ExplainedRow = tuple[
@@ -125,28 +127,6 @@ class Embedded:
 
 @final
 class Door:
-    @staticmethod
-    def service(
-        target: str,
-        timeout_ms: int,
-        retries: int,
-        tls_ca: bytes | None,
-        tls_cert: bytes | None,
-        tls_key: bytes | None,
-        tls_name: str | None,
-    ) -> Door: ...
-    @staticmethod
-    def redis(
-        url: str,
-        source: str,
-        text: str | None,
-        fail: str,
-        prefix: str | None,
-        timeout_ms: int,
-        allow_eviction: bool,
-        clock: ManualClock | None,
-    ) -> Door: ...
-    def twin(self) -> AsyncDoor: ...
     def with_options(self, timeout_ms: int, retries: int) -> Door: ...
     def close(self) -> None: ...
     def check(self, policy: str, key: str, cost: int) -> Decision: ...
@@ -223,5 +203,25 @@ class AsyncDoor:
     ) -> Awaitable[CostsRow]: ...
     def look(self, charges: Charges) -> Awaitable[CostsRow]: ...
 
+def service_door(
+    target: str,
+    timeout_ms: int,
+    retries: int,
+    tls_ca: bytes | None,
+    tls_cert: bytes | None,
+    tls_key: bytes | None,
+    tls_name: str | None,
+) -> Door: ...
+def redis_door(
+    url: str,
+    source: str,
+    text: str | None,
+    fail: str,
+    prefix: str | None,
+    deadline_ms: int,
+    allow_eviction: bool,
+    clock: ManualClock | None,
+) -> Door: ...
+def twin(door: Door) -> AsyncDoor: ...
 def nothing(policy: str, key: str, cost: int = 1) -> None:
     """Takes what a check takes and does nothing: what a call costs by itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import _native
-from ._native import AsyncDoor, Decision, Decisions, Forecast, ManualClock
+from ._native import AsyncDoor, Decision, Decisions, Forecast, ManualClock, twin
 from ._operations import AsyncOperations, Operations
 from ._sources import Policies, source
 
@@ -63,7 +63,7 @@ class AsyncEmbedded(AsyncOperations):
         is_made = isinstance(policies, Embedded)
         embedded = policies if is_made else Embedded(policies, fail=fail, clock=clock)
         self._embedded: Embedded = embedded
-        self._async_door: AsyncDoor = embedded._door.twin()
+        self._async_door: AsyncDoor = twin(embedded._door)
 
     @property
     def _door(self) -> AsyncDoor:

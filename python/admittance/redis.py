@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from ._native import AsyncDoor, Door, ManualClock
+from ._native import AsyncDoor, Door, ManualClock, redis_door, twin
 from ._operations import AsyncChecks, Checks
 from ._sources import Policies, milliseconds, source
 from .errors import OperationNotSupportedError
@@ -35,7 +35,7 @@ class RedisBackend(Checks):
         """`clock` is for tests: it decides instead of the server's, and nothing expires."""
         named = (*source(policies), fail, prefix)
         ms = milliseconds(store_deadline, "store_deadline")
-        self._door: Door = Door.redis(url, *named, ms, allow_eviction, clock)
+        self._door: Door = redis_door(url, *named, ms, allow_eviction, clock)
 
     def peek(self, policy: str, key: str) -> NoReturn:
         """Raises `OperationNotSupportedError`."""
@@ -106,7 +106,7 @@ class AsyncRedisBackend(AsyncChecks):
         """`clock` is for tests: it decides instead of the server's, and nothing expires."""
         named = (*source(policies), fail, prefix)
         ms = milliseconds(store_deadline, "store_deadline")
-        self._door: AsyncDoor = Door.redis(url, *named, ms, allow_eviction, clock).twin()
+        self._door: AsyncDoor = twin(redis_door(url, *named, ms, allow_eviction, clock))
 
     async def peek(self, policy: str, key: str) -> NoReturn:
         """Raises `OperationNotSupportedError`."""

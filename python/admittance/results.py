@@ -103,9 +103,11 @@ def costs(row: CostsRow) -> Costs:
 
 
 def _account(row: AccountRow) -> Account:
-    account = Account(*row)
-    settled = account.settlement
-    return account if settled is None else account._replace(settlement=Settlement(*settled))
+    names, numbers, settled, (allowed, retry_after_ms) = row
+    limit, spent, reserved, debt, left, open_leases, window_end, unspent = numbers
+    counted = (limit, spent, reserved, debt, left, open_leases, window_end, unspent)
+    settlement = None if settled is None else Settlement(*settled)
+    return Account(*names, *counted, settlement, allowed, retry_after_ms)
 
 
 __all__ = ["Account", "AxisDecision", "Costs", "Explanation", "Settlement"]

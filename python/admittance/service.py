@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._native import AsyncDoor, Door
+from ._native import AsyncDoor, Door, service_door, twin
 from ._operations import (
     AsyncChecks,
     AsyncLooks,
@@ -45,7 +45,7 @@ class ServiceBackend(Checks, Looks, Operations):
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
         self._timeout, self._retries = timeout, retries
         ms = milliseconds(timeout, "timeout")
-        self._door: Door = Door.service(target, ms, retries, *certificates)
+        self._door: Door = service_door(target, ms, retries, *certificates)
 
     def with_options(
         self, *, timeout: float | None = None, retries: int | None = None
@@ -91,7 +91,7 @@ class AsyncServiceBackend(AsyncChecks, AsyncLooks, AsyncOperations):
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
         self._timeout, self._retries = timeout, retries
         ms = milliseconds(timeout, "timeout")
-        self._door: AsyncDoor = Door.service(target, ms, retries, *certificates).twin()
+        self._door: AsyncDoor = twin(service_door(target, ms, retries, *certificates))
 
     def with_options(
         self, *, timeout: float | None = None, retries: int | None = None
