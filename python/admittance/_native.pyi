@@ -1,7 +1,11 @@
 """The native half. Only what `admittance` exports is public; the rest may change."""
 
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import Any, Final, final
+from typing import Final, TypeVar, final
+
+from ._rows import AxisRow, Charges, CostsRow, ExplainedRow, ReservedRow
+
+E = TypeVar("E", bound="Embedded")
 
 NEVER_MS: Final[int]
 __version__: Final[str]
@@ -72,19 +76,6 @@ class ManualClock:
     def set(self, now_ms: int) -> None: ...
     def advance(self, ms: int) -> None: ...
 
-Charges = list[tuple[str, str, int]]
-AxisRow = tuple[str, Decision]
-AccountRow = tuple[
-    tuple[str, str, str], list[int], tuple[str, int, int] | None, tuple[bool, int]
-]
-CostsRow = tuple[bool, str, int, int, int, list[AccountRow]]
-ReservedRow = tuple[CostsRow, str, int, list[int]]
-ExplainedRow = tuple[
-    Decision, list[AxisRow], str, bool, tuple[float, float] | None, int | None, int | None
-]
-DenialRow = tuple[int, str, str, str, int, int, int]
-SnapshotRow = tuple[Any, ...]
-
 @final
 class Lease:
     """What an admission decided, and what it holds."""
@@ -112,8 +103,8 @@ class Embedded:
     """The fast half of `admittance.Embedded`."""
 
     def __new__(
-        cls, source: str, text: str | None, fail: str, clock: ManualClock | None
-    ) -> Embedded: ...
+        cls: type[E], source: str, text: str | None, fail: str, clock: ManualClock | None
+    ) -> E: ...
     def check(self, policy: str, key: str, cost: int = 1) -> Decision: ...
     def check_many(self, policy: str, keys: Sequence[str], cost: int = 1) -> list[Decision]: ...
     def check_many_columns(self, policy: str, keys: Sequence[str], cost: int = 1) -> Decisions: ...

@@ -8,11 +8,14 @@ child does not end what its parent holds.
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ._native import AsyncDoor, Decision, Door, Lease, ReservedRow
+from ._native import AsyncDoor, Decision, Door, Lease
 from .errors import OperationNotSupportedError, ServiceUnavailableError
 from .results import AxisDecision, Costs, costs
+
+if TYPE_CHECKING:
+    from ._rows import ReservedRow
 
 D = TypeVar("D", Door, AsyncDoor)
 

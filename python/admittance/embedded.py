@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from . import _native
 from ._native import AsyncDoor, Decision, Decisions, Forecast, ManualClock, twin
 from ._operations import AsyncOperations, Operations
 from ._sources import Policies, source
+
+
+E = TypeVar("E", bound="Embedded")
 
 
 class Embedded(_native.Embedded, Operations):
@@ -25,8 +29,8 @@ class Embedded(_native.Embedded, Operations):
     __slots__ = ()
 
     def __new__(
-        cls, policies: Policies, *, fail: str = "open", clock: ManualClock | None = None
-    ) -> Embedded:
+        cls: type[E], policies: Policies, *, fail: str = "open", clock: ManualClock | None = None
+    ) -> E:
         """`clock` is for tests; `fail` holds for policies that do not say, and is for loading files
         of a service: in this process the store always answers."""
         name, text = source(policies)
@@ -60,9 +64,11 @@ class AsyncEmbedded(AsyncOperations):
         clock: ManualClock | None = None,
     ) -> None:
         """`policies` may be an `Embedded`: both then decide by the same limits."""
-        is_made = isinstance(policies, Embedded)
-        embedded = policies if is_made else Embedded(policies, fail=fail, clock=clock)
-        self._embedded: Embedded = embedded
+        if isinstance(policies, Embedded):
+            embedded = policies
+        else:
+            embedded = Embedded(policies, fail=fail, clock=clock)
+        self._embedded = embedded
         self._async_door: AsyncDoor = twin(embedded._door)
 
     @property

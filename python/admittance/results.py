@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ._native import AccountRow, CostsRow, Decision, ExplainedRow
+from ._native import Decision
+
+if TYPE_CHECKING:
+    from ._rows import AccountRow, CostsRow, ExplainedRow
 
 
 class AxisDecision(NamedTuple):
