@@ -13,7 +13,6 @@ use crate::failure::ConfigFailure;
 pub(crate) struct Units(pub(crate) i64);
 
 impl Units {
-    pub(crate) const ZERO: Self = Self(0);
     pub(crate) const ONE: Self = Self(1);
 }
 

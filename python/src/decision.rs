@@ -123,33 +123,33 @@ impl From<v1::Forecast> for Forecast {
 #[pyclass(frozen, module = "admittance")]
 pub(crate) struct Decisions {
     allowed: Box<[u8]>,
-    /// Limits, what remains, resets, waits: eight bytes each, in this machine's order.
-    numbers: [Box<[u8]>; 4],
+    /// Limits, what remains, resets, waits, in this machine's order of bytes.
+    numbers: [Box<[[u8; 8]]>; 4],
 }
 
 impl Decisions {
     pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
-        let column = || Vec::with_capacity(decided.len() * 8);
-        let mut allowed = Vec::with_capacity(decided.len());
-        let mut numbers = [column(), column(), column(), column()];
-        for &one in decided {
-            let one: Decision = one.into();
-            allowed.push(u8::from(one.allowed));
-            let row = [one.limit, one.remaining, one.reset_at, one.retry_after_ms];
-            for (column, number) in numbers.iter_mut().zip(row) {
-                column.extend_from_slice(&number.to_ne_bytes());
-            }
+        let decided: Vec<Decision> = decided.iter().map(|&one| one.into()).collect();
+        let column = |of: fn(&Decision) -> i64| {
+            decided.iter().map(|one| of(one).to_ne_bytes()).collect()
+        };
+        Self {
+            allowed: decided.iter().map(|one| u8::from(one.allowed)).collect(),
+            numbers: [
+                column(|one| one.limit),
+                column(|one| one.remaining),
+                column(|one| one.reset_at),
+                column(|one| one.retry_after_ms),
+            ],
         }
-        Self { allowed: allowed.into(), numbers: numbers.map(Into::into) }
     }
 
     fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyAny>> {
-        view(py, &self.numbers[column], "q")
+        view(py, self.numbers[column].as_flattened(), "q")
     }
 
     fn number(&self, column: usize, place: usize) -> i64 {
-        let bytes = self.numbers[column].as_chunks::<8>().0[place];
-        i64::from_ne_bytes(bytes)
+        i64::from_ne_bytes(self.numbers[column][place])
     }
 }
 
