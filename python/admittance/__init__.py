@@ -21,6 +21,17 @@ from .errors import (
     ServiceUnavailableError,
     UnauthenticatedError,
 )
+from .fleet import AsyncFleetBackend, AsyncLeasedLimit, FleetBackend, LeasedLimit
+from .monitor import (
+    AsyncMonitorBackend,
+    Denial,
+    GuardSummary,
+    KeyCount,
+    Latency,
+    MonitorBackend,
+    PolicySummary,
+    Snapshot,
+)
 from .redis import AsyncRedisBackend, RedisBackend
 from .results import Account, AxisDecision, Costs, Explanation, Settlement
 from .service import AsyncServiceBackend, ServiceBackend
@@ -32,6 +43,9 @@ __all__ = [
     "AdmittanceError",
     "AsyncAdmission",
     "AsyncEmbedded",
+    "AsyncFleetBackend",
+    "AsyncLeasedLimit",
+    "AsyncMonitorBackend",
     "AsyncRedisBackend",
     "AsyncReservation",
     "AsyncServiceBackend",
@@ -40,20 +54,29 @@ __all__ = [
     "Costs",
     "Decision",
     "Decisions",
+    "Denial",
     "Embedded",
     "Explanation",
+    "FleetBackend",
     "Forecast",
+    "GuardSummary",
     "InvalidRequestError",
+    "KeyCount",
+    "Latency",
+    "LeasedLimit",
     "LimitExceededError",
     "ManualClock",
+    "MonitorBackend",
     "OperationNotSupportedError",
     "OverloadedError",
     "PolicyNotFoundError",
+    "PolicySummary",
     "RedisBackend",
     "Reservation",
     "ServiceBackend",
     "ServiceUnavailableError",
     "Settlement",
+    "Snapshot",
     "UnauthenticatedError",
     "__version__",
 ]

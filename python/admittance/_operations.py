@@ -5,7 +5,7 @@ The two are held to one surface by `tests/test_surface.py`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -198,13 +198,13 @@ class Checks:
         return self._door.check(policy, key, cost)
 
     def check_many(
-        self: _HasDoor, policy: str, keys: Sequence[str], cost: int = 1
+        self: _HasDoor, policy: str, keys: Iterable[str], cost: int = 1
     ) -> list[Decision]:
         """Charges `cost` to each key that it fits, all at one instant, repeated keys in order."""
         return self._door.check_many(policy, keys, cost)
 
     def check_many_columns(
-        self: _HasDoor, policy: str, keys: Sequence[str], cost: int = 1
+        self: _HasDoor, policy: str, keys: Iterable[str], cost: int = 1
     ) -> Decisions:
         """The same as columns: no object per key."""
         return self._door.check_many_columns(policy, keys, cost)
@@ -220,13 +220,13 @@ class AsyncChecks:
         return await self._door.check(policy, key, cost)
 
     async def check_many(
-        self: _HasAsyncDoor, policy: str, keys: Sequence[str], cost: int = 1
+        self: _HasAsyncDoor, policy: str, keys: Iterable[str], cost: int = 1
     ) -> list[Decision]:
         """Charges `cost` to each key that it fits, all at one instant, repeated keys in order."""
         return await self._door.check_many(policy, keys, cost)
 
     async def check_many_columns(
-        self: _HasAsyncDoor, policy: str, keys: Sequence[str], cost: int = 1
+        self: _HasAsyncDoor, policy: str, keys: Iterable[str], cost: int = 1
     ) -> Decisions:
         """The same as columns: no object per key."""
         return await self._door.check_many_columns(policy, keys, cost)

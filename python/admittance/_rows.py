@@ -17,3 +17,19 @@ if TYPE_CHECKING:
     ExplainedRow = tuple[
         Decision, list[AxisRow], str, bool, tuple[float, float] | None, int | None, int | None
     ]
+
+    DenialRow = tuple[int, str, str, str, int, int, int]
+    PolicyRow = tuple[
+        tuple[str, str, str],
+        list[int],
+        tuple[list[float], int] | None,
+        list[tuple[str, int]],
+        list[tuple[str, int]],
+    ]
+    SnapshotRow = tuple[
+        tuple[tuple[int, int], str, str, str],
+        list[PolicyRow],
+        list[tuple[str, int, int, float, int, int, bool]],
+        list[DenialRow],
+        str,
+    ]

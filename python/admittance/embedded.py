@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from . import _native
@@ -81,13 +81,13 @@ class AsyncEmbedded(AsyncOperations):
         return decided if decided is not None else await self._async_door.check(policy, key, cost)
 
     async def check_many(
-        self, policy: str, keys: Sequence[str], cost: int = 1
+        self, policy: str, keys: Iterable[str], cost: int = 1
     ) -> list[Decision]:
         """Charges `cost` to each key that it fits, all at one instant, repeated keys in order."""
         return await self._async_door.check_many(policy, keys, cost)
 
     async def check_many_columns(
-        self, policy: str, keys: Sequence[str], cost: int = 1
+        self, policy: str, keys: Iterable[str], cost: int = 1
     ) -> Decisions:
         """The same as columns: no object per key."""
         return await self._async_door.check_many_columns(policy, keys, cost)

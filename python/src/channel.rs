@@ -91,11 +91,6 @@ impl Dialer {
         self.channel.get(|| runtime::within(|| self.endpoint.connect_lazy()))
     }
 
-    /// Who is asked.
-    pub(crate) fn target(&self) -> &str {
-        &self.target
-    }
-
     /// Makes a call, again if that may be.
     pub(crate) async fn call<T, F>(
         &self,

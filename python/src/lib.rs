@@ -28,13 +28,16 @@ mod decision;
 mod door;
 mod embedded;
 mod failure;
+mod fleet;
 mod here;
 mod lease;
+mod monitor;
 mod operations;
 mod places;
 mod process;
 mod rows;
 mod runtime;
+mod served;
 
 use admittance::Decision as Core;
 use pyo3::prelude::*;
@@ -51,11 +54,17 @@ mod _native {
     #[pymodule_export]
     use crate::embedded::Embedded;
     #[pymodule_export]
+    use crate::fleet::{Fleet, Leased};
+    #[pymodule_export]
     use crate::lease::Lease;
+    #[pymodule_export]
+    use crate::monitor::{Monitor, Watch};
     #[pymodule_export]
     use crate::nothing;
     #[pymodule_export]
     use crate::places::{redis_door, service_door};
+    #[pymodule_export]
+    use crate::served::Served;
 
     use pyo3::prelude::*;
 
