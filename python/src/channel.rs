@@ -7,6 +7,7 @@
 //! # Proven by
 //! `tests/test_retries.py`.
 
+use std::error::Error;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Response, Status};
 
-use crate::failure::{Failure, is_unsent};
+use crate::failure::{Failure, has_cause, is_unsent};
 use crate::process::PerProcess;
 use crate::runtime;
 
@@ -109,8 +110,9 @@ impl Dialer {
             let asked = ask(channel, until.saturating_duration_since(Instant::now()));
             let status = match timeout_at(until, asked).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
-                Ok(Err(status)) => status,
-                Err(_) => return Err(self.failed(late(options.timeout))),
+                // The transport has the same deadline, and may notice first.
+                Ok(Err(status)) if !is_late(&status) => status,
+                Ok(Err(_)) | Err(_) => return Err(self.failed(late(options.timeout))),
             };
             let wait = pause.mul_f64(0.5 + fastrand::f64());
             if left == 0 || !may_repeat(twice, &status) || Instant::now() + wait >= until {
@@ -128,7 +130,13 @@ impl Dialer {
 }
 
 fn may_repeat(twice: Twice, status: &Status) -> bool {
-    is_unsent(status) || twice == Twice::Same && status.code() == Code::Unavailable
+    // What the transport says by itself has a cause; the service's own words have none.
+    let is_lost = status.code() == Code::Unavailable || status.source().is_some();
+    is_unsent(status) || twice == Twice::Same && is_lost
+}
+
+fn is_late(status: &Status) -> bool {
+    status.code() == Code::DeadlineExceeded || has_cause::<tonic::TimeoutExpired>(status)
 }
 
 fn late(timeout: Duration) -> Status {

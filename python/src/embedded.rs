@@ -9,7 +9,7 @@
 //! `tests/test_one_surface.py`; `bench/python.py` has what it takes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use admittance::{Builtin, Cost, Decision as Decided, Limiter};
 use admittance_server::{
@@ -38,7 +38,21 @@ pub(crate) struct Embedded {
     fail: Fail,
 }
 
-type Policies = HashMap<Box<str>, Arc<Policy>, RandomState>;
+type Policies = HashMap<Box<str>, Entry, RandomState>;
+
+/// A policy, and what decides its checks if that is a limiter alone. That is asked when it is first
+/// needed: a limiter reserves room for its keys.
+struct Entry {
+    policy: Arc<Policy>,
+    limiter: OnceLock<Option<Arc<Limiter<Builtin, SharedClock>>>>,
+}
+
+impl Entry {
+    #[inline]
+    fn limiter(&self) -> Option<&Limiter<Builtin, SharedClock>> {
+        self.limiter.get_or_init(|| self.policy.limiter().cloned()).as_deref()
+    }
+}
 
 impl Embedded {
     /// Does something with the limiter of a plain rate policy, if the policy is one and what is
@@ -117,7 +131,10 @@ impl Embedded {
         Ok(Self { policies, service, core: Core::new(place, options(1_000, 0)), fail })
     }
 
-    #[pyo3(signature = (policy, key, cost = Units::ONE))]
+    #[pyo3(
+        signature = (policy, key, cost = Units::ONE),
+        text_signature = "($self, policy, key, cost=1)",
+    )]
     fn check<'py>(
         &self,
         py: Python<'py>,
@@ -140,7 +157,10 @@ impl Embedded {
         self.checked(policy, key, cost)
     }
 
-    #[pyo3(signature = (policy, keys, cost = Units::ONE))]
+    #[pyo3(
+        signature = (policy, keys, cost = Units::ONE),
+        text_signature = "($self, policy, keys, cost=1)",
+    )]
     fn check_many<'py>(
         &self,
         py: Python<'py>,
@@ -161,7 +181,10 @@ impl Embedded {
         })
     }
 
-    #[pyo3(signature = (policy, keys, cost = Units::ONE))]
+    #[pyo3(
+        signature = (policy, keys, cost = Units::ONE),
+        text_signature = "($self, policy, keys, cost=1)",
+    )]
     fn check_many_columns<'py>(
         &self,
         py: Python<'py>,
@@ -195,7 +218,10 @@ impl Embedded {
         }
     }
 
-    #[pyo3(signature = (policy, key, cost = Units::ONE))]
+    #[pyo3(
+        signature = (policy, key, cost = Units::ONE),
+        text_signature = "($self, policy, key, cost=1)",
+    )]
     fn forecast<'py>(
         &self,
         py: Python<'py>,
@@ -247,7 +273,10 @@ impl Batch<'_, '_> {
 }
 
 fn by_name(service: &Service) -> Policies {
-    service.policies().into_iter().map(|policy| (policy.name().into(), policy)).collect()
+    let entry = |policy: Arc<Policy>| {
+        (policy.name().into(), Entry { policy, limiter: OnceLock::new() })
+    };
+    service.policies().into_iter().map(entry).collect()
 }
 
 /// Whether tasks belong to a policy, which must run somewhere from the beginning.

@@ -66,15 +66,13 @@ impl From<ConfigFailure> for PyErr {
 
 /// Whether the call cannot have reached anybody: no connection was made.
 pub(crate) fn is_unsent(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<tonic::ConnectError>() {
-            let _ = error;
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    has_cause::<tonic::ConnectError>(status)
+}
+
+/// Whether such an error is among the causes.
+pub(crate) fn has_cause<E: Error + 'static>(status: &Status) -> bool {
+    let causes = std::iter::successors(status.source(), |error| error.source());
+    causes.into_iter().any(|error| error.is::<E>())
 }
 
 fn innermost(error: &dyn Error) -> String {

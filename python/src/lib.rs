@@ -77,6 +77,9 @@ mod _native {
 
 /// Takes what a check takes and does nothing: what a call costs by itself.
 #[pyfunction]
-#[pyo3(signature = (policy, key, cost = convert::Units::ONE))]
+#[pyo3(
+    signature = (policy, key, cost = convert::Units::ONE),
+    text_signature = "(policy, key, cost=1)",
+)]
 #[expect(unused_variables, reason = "they are what is measured")]
 fn nothing(policy: &str, key: &str, cost: convert::Units) {}

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from servers import Mute, Service
+from servers import Mute, Proxy, Service, until
 
 from admittance import (
     AsyncEmbedded,
@@ -80,18 +80,25 @@ def test_a_backend_serves_loop_after_loop(service: Service, key: str) -> None:
     assert remaining == [2, 1, 0]
 
 
-def test_a_cancelled_admission_holds_nothing(key: str) -> None:
-    async def cancelled() -> None:
-        limits = AsyncEmbedded({"one": {"concurrency": {"minLimit": 1, "maxLimit": 1}}})
-        asking = asyncio.ensure_future(limits.admit("one", key))
-        await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        del asking
-        async with limits.admit("one", key) as admission:
-            assert admission.allowed
+def test_a_cancelled_admission_holds_nothing(service: Service, key: str) -> None:
+    async def cancelled(target: str) -> None:
+        async with AsyncServiceBackend(target, timeout=30) as limits:
+            way.hold()
+            asking = asyncio.ensure_future(limits.admit("checkout", key))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not asking.done()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            way.let_go()
 
-    asyncio.run(cancelled())
+    def is_free() -> bool:
+        with limits.admit("checkout", key) as admission:
+            return admission.allowed
+
+    with Proxy(service.port) as way, ServiceBackend(service.target) as limits:
+        asyncio.run(cancelled(way.target))
+        until(is_free, "the permit's return")
 
 
 def test_an_admission_is_asked_for_once(key: str) -> None:

@@ -15,8 +15,10 @@ from admittance import (
     AsyncEmbedded,
     AsyncRedisBackend,
     AsyncServiceBackend,
+    AxisDecision,
     Decision,
     Embedded,
+    Explanation,
     ManualClock,
     RedisBackend,
     ServiceBackend,
@@ -127,7 +129,9 @@ def _explained(policy: str, key: str) -> tuple[str, Callable[..., Any]]:
 def _admit(number: int, policy: str, key: str) -> tuple[str, Callable[..., Any]]:
     def step(backend: Any, held: dict[int, Any]) -> Any:
         held[number] = admission = backend.admit(policy, key)
-        return admission.decision, admission.binding_axis, admission.axes, admission.held
+        binding = admission.binding_axis
+        decision = exact(admission.decision, binding)
+        return decision, binding, admission.axes, admission.held, admission.policy_denied
 
     return f"admit{policy, key}", step
 
@@ -142,12 +146,30 @@ def _release(number: int, dropped: bool) -> tuple[str, Callable[..., Any]]:
     return f"release({number}, {dropped})", step
 
 
+def exact(answer: Any, binding: str = "") -> Any:
+    """The answer without the one estimate in it: after how long a permit may be free is told by how
+    long work has taken so far, on the machine's own clock."""
+    if isinstance(answer, Decision) and binding == "concurrency":
+        return (answer.allowed, answer.limit, answer.remaining, answer.reset_at)
+    if isinstance(answer, AxisDecision):
+        return (answer.axis, exact(answer.decision, answer.axis))
+    if isinstance(answer, Explanation):
+        binding = answer.binding_axis
+        wait_ms = answer.wait_ms if binding != "concurrency" else answer.wait_ms is not None
+        axes = exact(answer.axes)
+        decision = exact(answer.decision, binding)
+        return (decision, axes, binding, answer.policy_denied, wait_ms, answer.cost_max)
+    if isinstance(answer, tuple):
+        return tuple(exact(each) for each in answer)
+    return answer
+
+
 def run(backend: Any, clock: ManualClock, steps: list[Step]) -> list[tuple[int, str, Any]]:
     clock.set(START_MS)
     held: dict[int, Any] = {}
     answers = []
     for name, step, wait in steps:
-        answers.append((clock.now_ms(), name, step(backend, held)))
+        answers.append((clock.now_ms(), name, exact(step(backend, held))))
         clock.advance(wait)
     return answers
 
