@@ -130,9 +130,8 @@ pub(crate) struct Decisions {
 impl Decisions {
     pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
         let decided: Vec<Decision> = decided.iter().map(|&one| one.into()).collect();
-        let column = |of: fn(&Decision) -> i64| {
-            decided.iter().map(|one| of(one).to_ne_bytes()).collect()
-        };
+        let column =
+            |of: fn(&Decision) -> i64| decided.iter().map(|one| of(one).to_ne_bytes()).collect();
         Self {
             allowed: decided.iter().map(|one| u8::from(one.allowed)).collect(),
             numbers: [
@@ -192,7 +191,8 @@ impl Decisions {
     /// One of them; iteration goes by this too.
     fn __getitem__(&self, place: isize) -> PyResult<Decision> {
         let length = self.allowed.len();
-        let from_end = || place.checked_add_unsigned(length).and_then(|it| usize::try_from(it).ok());
+        let from_end =
+            || place.checked_add_unsigned(length).and_then(|it| usize::try_from(it).ok());
         let place = usize::try_from(place).ok().or_else(from_end).filter(|it| *it < length);
         let place = place.ok_or_else(|| PyIndexError::new_err("there are not that many"))?;
         Ok(Decision {

@@ -200,12 +200,7 @@ impl Embedded {
         wait(py, async { asked.await.map(|decided| Decisions::of(&decided)) })
     }
 
-    fn peek<'py>(
-        &self,
-        py: Python<'py>,
-        policy: &str,
-        key: &str,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn peek<'py>(&self, py: Python<'py>, policy: &str, key: &str) -> PyResult<Bound<'py, PyAny>> {
         let seen = self.with_limiter(policy, Units::ONE, |limiter, _| {
             (key.len() <= KEY_MAX).then(|| Decision::from(limiter.peek(key)))
         });
@@ -273,17 +268,15 @@ impl Batch<'_, '_> {
 }
 
 fn by_name(service: &Service) -> Policies {
-    let entry = |policy: Arc<Policy>| {
-        (policy.name().into(), Entry { policy, limiter: OnceLock::new() })
-    };
+    let entry =
+        |policy: Arc<Policy>| (policy.name().into(), Entry { policy, limiter: OnceLock::new() });
     service.policies().into_iter().map(entry).collect()
 }
 
 /// Whether tasks belong to a policy, which must run somewhere from the beginning.
 fn needs_runtime(policy: &PolicyConfig) -> bool {
-    let is_plain = |rate: &admittance_server::RateConfig| {
-        rate.tier.is_strict() && rate.escrow.is_none()
-    };
+    let is_plain =
+        |rate: &admittance_server::RateConfig| rate.tier.is_strict() && rate.escrow.is_none();
     !policy.rate.as_ref().is_none_or(is_plain) || policy.concurrency.is_some()
 }
 

@@ -71,8 +71,14 @@ pub(crate) fn is_unsent(status: &Status) -> bool {
 
 /// Whether such an error is among the causes.
 pub(crate) fn has_cause<E: Error + 'static>(status: &Status) -> bool {
-    let causes = std::iter::successors(status.source(), |error| error.source());
-    causes.into_iter().any(|error| error.is::<E>())
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<E>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn innermost(error: &dyn Error) -> String {

@@ -132,7 +132,9 @@ impl Inner {
         let answer = self.dialer.call(Twice::Same, self.options, ask).await?;
         let limit = answer.decision.and_then(|decision| u64::try_from(decision.limit).ok());
         let limit = limit.ok_or_else(|| Status::internal("the service did not say the limit"))?;
-        self.holder.get(|| self.hold(limit).map(Arc::new)).map_err(|error| self.dialer.failed(error))
+        self.holder
+            .get(|| self.hold(limit).map(Arc::new))
+            .map_err(|error| self.dialer.failed(error))
     }
 
     fn hold(&self, limit: u64) -> Result<Holder, Status> {

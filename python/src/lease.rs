@@ -144,7 +144,8 @@ pub(crate) fn named(mut axis: AxisDecision) -> (String, Decision) {
 impl From<AxisDecision> for Decision {
     fn from(said: AxisDecision) -> Self {
         let AxisDecision { axis: _, allowed, limit, remaining, reset_at, retry_after_ms } = said;
-        admittance_proto::v1::Decision { allowed, limit, remaining, reset_at, retry_after_ms }.into()
+        admittance_proto::v1::Decision { allowed, limit, remaining, reset_at, retry_after_ms }
+            .into()
     }
 }
 

@@ -102,7 +102,8 @@ impl Monitor {
             value.set_sensitive(true);
             Ok::<_, PyErr>(value)
         });
-        let inner = Inner { dialer, secret: secret.transpose()?, options: options(timeout_ms, retries) };
+        let inner =
+            Inner { dialer, secret: secret.transpose()?, options: options(timeout_ms, retries) };
         Ok(Self { inner: Arc::new(inner) })
     }
 

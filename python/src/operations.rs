@@ -113,11 +113,7 @@ impl Core {
         Ok(decisions)
     }
 
-    pub(crate) async fn peek(
-        self: Arc<Self>,
-        policy: String,
-        key: String,
-    ) -> Answer<v1::Decision> {
+    pub(crate) async fn peek(self: Arc<Self>, policy: String, key: String) -> Answer<v1::Decision> {
         let request = v1::PeekRequest { policy, key };
         let answer: Answer<v1::PeekResponse> =
             ask!(self, Twice::Same, limiter, RateLimiterClient, peek, request);
@@ -148,7 +144,10 @@ impl Core {
         whole(answer?.decision)
     }
 
-    pub(crate) async fn admit(self: Arc<Self>, work: AdmissionRequest) -> Answer<AdmissionResponse> {
+    pub(crate) async fn admit(
+        self: Arc<Self>,
+        work: AdmissionRequest,
+    ) -> Answer<AdmissionResponse> {
         ask!(self, Twice::Charges, admissions, AdmissionsClient, admit, work)
     }
 

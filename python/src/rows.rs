@@ -18,12 +18,8 @@ pub(crate) struct Reserved(pub(crate) cost::ReserveResponse);
 pub(crate) struct Explained(pub(crate) ExplanationResponse);
 
 /// Names, numbers, settlement, decision.
-type AccountRow = (
-    (String, String, String),
-    [i64; 8],
-    Option<(&'static str, i64, i64)>,
-    (bool, i64),
-);
+type AccountRow =
+    ((String, String, String), [i64; 8], Option<(&'static str, i64, i64)>, (bool, i64));
 
 impl<'py> IntoPyObject<'py> for Costs {
     type Target = PyAny;
@@ -37,7 +33,8 @@ impl<'py> IntoPyObject<'py> for Costs {
             cost::Flow::SoftStop => "soft_stop",
             cost::Flow::Stop => "stop",
         };
-        let cost::Answer { allowed, flow: _, retry_after_ms, remaining, binding, accounts } = self.0;
+        let cost::Answer { allowed, flow: _, retry_after_ms, remaining, binding, accounts } =
+            self.0;
         let accounts: Vec<AccountRow> = accounts.into_iter().map(account).collect();
         (allowed, flow, retry_after_ms, remaining, binding, accounts).into_bound_py_any(py)
     }

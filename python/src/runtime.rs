@@ -162,7 +162,8 @@ where
     };
     let settling = Settling { future };
     // A loop that is closed has nobody who waits.
-    let _ = event_loop.bind(py).call_method1("call_soon_threadsafe", (settling, outcome.0, outcome.1));
+    let _ =
+        event_loop.bind(py).call_method1("call_soon_threadsafe", (settling, outcome.0, outcome.1));
 }
 
 /// Ends a future in its own loop.

@@ -43,7 +43,8 @@ impl Served {
             Arc::new(Service::new(&config, clock))
         };
         let opening = async {
-            let unopened = |error: std::io::Error| Failure::from(Status::internal(error.to_string()));
+            let unopened =
+                |error: std::io::Error| Failure::from(Status::internal(error.to_string()));
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(unopened)?;
             Ok::<_, Failure>((listener.local_addr().map_err(unopened)?, listener))
         };
