@@ -51,7 +51,7 @@ use self::reply::{LoadReply, Readiness};
 pub(crate) use self::table::kind;
 use self::table::{Operation, Route};
 use crate::monitor::door::MonitorDoor;
-use crate::serve::{Arriving, Doors};
+use crate::serve::Arriving;
 use crate::{Service, load};
 
 /// The door to one service. Clones are handles.
@@ -72,13 +72,11 @@ struct Inner {
 impl HttpDoor {
     pub(crate) fn new(
         service: Arc<Service>,
-        doors: &Doors,
+        fields: Fields,
+        monitor: Option<MonitorDoor>,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let monitor = service.monitor().is_on().then(|| {
-            MonitorDoor::new(Arc::clone(&service), doors.monitor.clone(), draining.clone())
-        });
-        let (fields, exposing) = (doors.fields, Semaphore::new(1));
+        let exposing = Semaphore::new(1);
         Self(Arc::new(Inner { service, fields, draining, monitor, exposing }))
     }
 
@@ -238,7 +236,7 @@ mod tests {
         let config = Config::built_in(Fail::Open).expect("valid");
         let service = Arc::new(Service::new(&config, Arc::new(ManualClock::default())));
         let (drain, draining) = watch::channel(false);
-        let door = HttpDoor::new(service, &Doors::default(), draining);
+        let door = HttpDoor::new(service, Fields::default(), None, draining);
         assert_eq!(door.readiness().status(), StatusCode::OK);
         drain.send_replace(true);
         assert_eq!(door.readiness().status(), StatusCode::SERVICE_UNAVAILABLE);

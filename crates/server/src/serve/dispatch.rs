@@ -41,6 +41,7 @@ use super::{CALL_MAX, Doors, MESSAGE_MAX, Parents, ServeError};
 use crate::Service;
 use crate::admissions::AdmissionsDoor;
 use crate::budgets::BudgetsDoor;
+use crate::door_secret::DoorSecret;
 use crate::fleet::FleetDoor;
 use crate::grpc::RateLimiterDoor;
 use crate::health::{Healthy, Served};
@@ -70,8 +71,13 @@ impl Dispatch {
         doors: &Doors,
         draining: &watch::Receiver<bool>,
     ) -> Result<Self, ServeError> {
-        let grpc = Grpc(Arc::new(Services::new(service, doors, draining)?));
-        let http = HttpDoor::new(Arc::clone(service), doors, draining.clone());
+        // Both doors show it, one look at a time.
+        let monitor = service.monitor().is_on().then(|| {
+            MonitorDoor::new(Arc::clone(service), doors.monitor.clone(), draining.clone())
+        });
+        let grpc = Services::new(service, &doors.fleet, monitor.clone(), draining)?;
+        let grpc = Grpc(Arc::new(grpc));
+        let http = HttpDoor::new(Arc::clone(service), doors.fields, monitor, draining.clone());
         let shedder = service.shedder().cloned().unwrap_or_else(|| {
             let idle = Shedder::new(LoadRules::default());
             idle.expect("the defaults are in range")
@@ -290,18 +296,18 @@ where
 impl Services {
     fn new(
         service: &Arc<Service>,
-        doors: &Doors,
+        fleet: &DoorSecret,
+        monitor: Option<MonitorDoor>,
         draining: &watch::Receiver<bool>,
     ) -> Result<Self, ServeError> {
-        let fleet = FleetServer::new(FleetDoor::new(Arc::clone(service), doors.fleet.clone()))
+        let fleet = FleetServer::new(FleetDoor::new(Arc::clone(service), fleet.clone()))
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX);
         let budgets = BudgetsServer::new(BudgetsDoor::new(Arc::clone(service)))
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX);
-        let monitor = service.monitor().is_on().then(|| {
-            let (secret, draining) = (doors.monitor.clone(), draining.clone());
-            MonitorServer::new(MonitorDoor::new(Arc::clone(service), secret, draining))
+        let monitor = monitor.map(|door| {
+            MonitorServer::new(door)
                 .max_decoding_message_size(NAME_MAX)
                 .max_encoding_message_size(MESSAGE_MAX)
         });
