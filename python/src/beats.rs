@@ -119,7 +119,6 @@ impl Beats {
 /// How often a lease is heard of: thrice in its life, as far as that is known. Its end is told by
 /// the service's clock, which may be another than ours: so often enough for most, and never so
 /// often that it is a load.
-#[expect(clippy::disallowed_methods, reason = "an instant of the service is compared with ours")]
 fn every(core: &Core, expires_at: i64) -> Duration {
     if matches!(core.place, Place::Here(_)) {
         return EVERY_MAX;

@@ -114,7 +114,7 @@ impl Dialer {
                 Ok(Err(status)) if !is_late(&status) => status,
                 Ok(Err(_)) | Err(_) => return Err(self.failed(late(options.timeout))),
             };
-            let wait = pause.mul_f64(0.5 + fastrand::f64());
+            let wait = jittered(pause);
             if left == 0 || !may_repeat(twice, &status) || Instant::now() + wait >= until {
                 return Err(self.failed(status));
             }
@@ -127,6 +127,12 @@ impl Dialer {
     pub(crate) fn failed(&self, status: Status) -> Failure {
         Failure { status, target: Some(self.target.clone()) }
     }
+}
+
+/// Half as long to half as long again, so that those who were refused together come back apart.
+fn jittered(pause: Duration) -> Duration {
+    let us = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
+    pause / 2 + Duration::from_micros(fastrand::u64(0..=us))
 }
 
 fn may_repeat(twice: Twice, status: &Status) -> bool {
@@ -163,5 +169,6 @@ fn bad(message: &str) -> PyErr {
 
 /// A call's own deadline is mostly shorter.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long to wait before a call is sent again, half of it more or less by chance; then twice that.
+/// How long to wait before a call is sent again, half of it more or less by chance; then twice as
+/// long.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);

@@ -20,7 +20,6 @@ use crate::runtime::within;
 
 /// A service far away.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "they have names in Python")]
 pub(crate) fn service_door(
     target: &str,
     timeout_ms: u64,

@@ -20,7 +20,7 @@ impl<T: Clone> PerProcess<T> {
         Self { cell: ArcSwapOption::const_empty() }
     }
 
-    /// That of this process, made if there is none yet. Of several that are made at once, one stays.
+    /// That of this process, made if there is none yet. Of several made at once, one stays.
     pub(crate) fn get<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let pid = std::process::id();
         let before = self.cell.load_full();

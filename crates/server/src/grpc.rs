@@ -25,8 +25,8 @@ use crate::service::{Admitted, Answer, Refusal, Service, Work, cost};
 
 /// The door to one service: the generated trait [`RateLimiter`] over its core.
 ///
-/// [`serve`](crate::serve) puts it on a port. A process that has the service in it can call it as it
-/// is: the same messages and the same codes, without a wire.
+/// [`serve`](crate::serve) puts it on a port. A process that has the service in it can call it as
+/// it is: the same messages and the same codes, without a wire.
 ///
 /// # Example
 /// ```
