@@ -151,6 +151,7 @@ class Mute:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.target = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.heard = 0
+        self.connections = 0
         self._closes = closes
         self._kept: list[socket.socket] = []
         threading.Thread(target=self._run, daemon=True).start()
@@ -159,6 +160,7 @@ class Mute:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self.connections += 1
                 if self._closes:
                     self._hear(connection)
                     connection.close()
