@@ -122,8 +122,8 @@ class MonitorBackend:
     get_snapshot = snapshot
 
     def watch(self, policy: str = "") -> Iterator[Denial]:
-        """Denials as they happen, of one policy or of all, until the service ends. Those that happen
-        after this has returned are all there, as far as the service can keep up."""
+        """Denials as they happen, of one policy or of all, until the service ends. Those after this
+        has returned are all there, as far as the service can keep up."""
         stream = self._monitor.watch(policy)
 
         def each() -> Iterator[Denial]:
@@ -171,8 +171,8 @@ class AsyncMonitorBackend:
     get_snapshot = snapshot
 
     async def watch(self, policy: str = "") -> AsyncIterator[Denial]:
-        """Denials as they happen, of one policy or of all, until the service ends. Those that happen
-        after this was awaited are all there, as far as the service can keep up."""
+        """Denials as they happen, of one policy or of all, until the service ends. Those after this
+        was awaited are all there, as far as the service can keep up."""
         stream = await self._monitor.watch_async(policy)
 
         async def each() -> AsyncIterator[Denial]:

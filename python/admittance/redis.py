@@ -11,8 +11,8 @@ from .errors import OperationNotSupportedError
 
 
 class RedisBackend(Checks):
-    """Decides rates in Redis or Valkey, by the same keys and scripts as a service on that store with
-    these policies and this `prefix`: the two share one limit.
+    """Decides rates in Redis or Valkey, by the same keys and scripts as a service on that store
+    with these policies and this `prefix`: the two share one limit.
 
     `check` and `check_many` are all there is. What looks ahead, holds or settles needs a service,
     and raises `OperationNotSupportedError` here. A decision waits for the store as long as the

@@ -13,9 +13,9 @@ POLICIES = {
     "api": {"strategy": "gcra", "limit": 3, "period": "1h"},
     "quick": {"strategy": "gcra", "limit": 1_000_000, "period": "1h"},
     "completions": {"tokenBudget": {"budget": 100, "period": "1h"}},
-    "checkout": {"concurrency": {"minLimit": 1, "maxLimit": 1}, "leaseTtl": "300ms"},
+    "checkout": {"concurrency": {"minLimit": 1, "maxLimit": 1}, "leaseTtl": "1s"},
     "long-job": {"concurrency": {"minLimit": 1, "maxLimit": 1}},
-    "pair": {"concurrency": {"minLimit": 2, "maxLimit": 2}, "leaseTtl": "300ms"},
+    "pair": {"concurrency": {"minLimit": 2, "maxLimit": 2}, "leaseTtl": "1s"},
     "unified": {
         "strategy": "gcra",
         "limit": 2,

@@ -75,7 +75,7 @@ def test_many_at_once_admit_exactly_the_limit(service: Service, key: str) -> Non
 
 
 def test_a_backend_serves_loop_after_loop(service: Service, key: str) -> None:
-    limits = AsyncServiceBackend(service.target)
+    limits = AsyncServiceBackend(service.target, timeout=10)
     remaining = [asyncio.run(limits.check("api", key)).remaining for _ in range(3)]
     assert remaining == [2, 1, 0]
 
@@ -96,7 +96,7 @@ def test_a_cancelled_admission_holds_nothing(service: Service, key: str) -> None
         with limits.admit("checkout", key) as admission:
             return admission.allowed
 
-    with Proxy(service.port) as way, ServiceBackend(service.target) as limits:
+    with Proxy(service.port) as way, ServiceBackend(service.target, timeout=10) as limits:
         asyncio.run(cancelled(way.target))
         until(is_free, "the permit's return")
 

@@ -45,7 +45,7 @@ def in_child(work: Callable[[], object]) -> None:
 
 
 def test_a_child_asks_the_service_by_itself(service: Service, key: str) -> None:
-    with ServiceBackend(service.target) as limits:
+    with ServiceBackend(service.target, timeout=10) as limits:
         assert limits.check("api", key).remaining == 2
 
         def work() -> None:
@@ -57,7 +57,7 @@ def test_a_child_asks_the_service_by_itself(service: Service, key: str) -> None:
 
 
 def test_a_child_has_loops_of_its_own(service: Service, key: str) -> None:
-    limits = AsyncServiceBackend(service.target)
+    limits = AsyncServiceBackend(service.target, timeout=10)
     assert asyncio.run(limits.check("api", key)).remaining == 2
 
     def work() -> None:
@@ -68,7 +68,7 @@ def test_a_child_has_loops_of_its_own(service: Service, key: str) -> None:
 
 
 def test_a_child_does_not_end_what_its_parent_holds(service: Service, key: str) -> None:
-    with ServiceBackend(service.target) as limits:
+    with ServiceBackend(service.target, timeout=10) as limits:
         with limits.admit("long-job", key, heartbeat=True) as admission:
 
             def work() -> None:
@@ -83,7 +83,7 @@ def test_a_child_does_not_end_what_its_parent_holds(service: Service, key: str) 
 
 
 def test_a_child_admits_and_is_heard_by_itself(service: Service, key: str) -> None:
-    with ServiceBackend(service.target) as limits:
+    with ServiceBackend(service.target, timeout=10) as limits:
         with limits.admit("checkout", f"{key}-parent", heartbeat=True):
             pass
 

@@ -39,7 +39,7 @@ def others_go_on(wait: Callable[[], object]) -> bool:
 
 
 def test_who_waits_for_a_service_lets_other_threads_go_on() -> None:
-    with Mute() as mute, ServiceBackend(mute.target, timeout=0.3) as limits:
+    with Mute() as mute, ServiceBackend(mute.target, timeout=2) as limits:
 
         def waits() -> None:
             try:
@@ -50,7 +50,7 @@ def test_who_waits_for_a_service_lets_other_threads_go_on() -> None:
         assert others_go_on(waits)
 
     def keeps_the_lock() -> None:
-        ctypes.PyDLL(None).usleep(300_000)
+        ctypes.PyDLL(None).usleep(500_000)
 
     assert not others_go_on(keeps_the_lock), "one that keeps the lock is caught"
 
@@ -80,7 +80,7 @@ LEAVES = """
 import asyncio, sys, threading
 from admittance import AsyncServiceBackend, Embedded, ServiceBackend
 target, mute = sys.argv[1:]
-limits = ServiceBackend(target)
+limits = ServiceBackend(target, timeout=10)
 held = limits.admit("quick-job", "ann", heartbeat=True)
 here = Embedded({"one": {"concurrency": {"minLimit": 1, "maxLimit": 1}}})
 also = here.admit("one", "ann")

@@ -71,7 +71,7 @@ def test_only_what_cannot_charge_twice_is_sent_again(key: str) -> None:
 
 
 def test_a_closed_backend_says_so(service: Service, key: str) -> None:
-    limits = ServiceBackend(service.target)
+    limits = ServiceBackend(service.target, timeout=10)
     limits.check("quick", key)
     limits.close()
     with pytest.raises(Exception, match="closed"):
@@ -93,9 +93,10 @@ def test_deadlines_that_are_none_are_refused() -> None:
 def test_redis_is_check_only_and_shares_the_limit_of_a_service(key: str) -> None:
     policies = {"api": {"strategy": "gcra", "limit": 3, "period": "1h", "storeDeadline": "5s"}}
     with redis_server() as url, Service(policies, "--store", url) as service:
-        with RedisBackend(url, policies) as direct, ServiceBackend(service.target) as limits:
+        limits = ServiceBackend(service.target).with_options(timeout=10)
+        with RedisBackend(url, policies) as direct, limits:
             assert direct.check("api", key).remaining == 2
-            assert limits.with_options(timeout=10).check("api", key).remaining == 1
+            assert limits.check("api", key).remaining == 1
             assert direct.check_many("api", [key, key])[1].allowed is False
             calls: list[Callable[[], object]] = [
                 lambda: direct.peek("api", key),
@@ -164,7 +165,7 @@ def test_the_monitor_shows_and_watches() -> None:
     policies = {"api": {"strategy": "gcra", "limit": 2, "period": "1h"}}
     with Service(policies, "--monitor-secret", "sesame") as service:
         with pytest.raises(UnauthenticatedError):
-            MonitorBackend(service.target).snapshot()
+            MonitorBackend(service.target, timeout=10).snapshot()
         with (
             MonitorBackend(service.target, secret="sesame", timeout=10) as monitor,
             ServiceBackend(service.target, timeout=10) as limits,
@@ -182,7 +183,7 @@ def test_the_monitor_shows_and_watches() -> None:
             assert isinstance(snapshot.parsed(), dict)
 
             async def twin() -> None:
-                async with AsyncMonitorBackend(service.target, secret="sesame") as twin:
+                async with AsyncMonitorBackend(service.target, secret="sesame", timeout=10) as twin:
                     watching = await twin.watch()
                     limits.check("api", "bob", 3)
                     async for denial in watching:
@@ -195,7 +196,7 @@ def test_the_monitor_shows_and_watches() -> None:
 
 def test_a_watch_ends_with_its_service() -> None:
     with Service({"api": {"strategy": "gcra", "limit": 2, "period": "1h"}}) as service:
-        denials = MonitorBackend(service.target).watch()
+        denials = MonitorBackend(service.target, timeout=10).watch()
         service.process.terminate()
         try:
             assert list(denials) == []
