@@ -19,14 +19,17 @@ use tonic::Request;
 use crate::grpc::{Reply, epoch_ms, shadowed, sourced, status};
 use crate::service::{Admitted, Refusal, Service, Work, cost};
 
-/// The door to one service.
+/// The door to one service, on a port or called as it is: see
+/// [`RateLimiterDoor`](crate::RateLimiterDoor).
 #[derive(Clone, Debug)]
-pub(crate) struct AdmissionsDoor {
+pub struct AdmissionsDoor {
     service: Arc<Service>,
 }
 
 impl AdmissionsDoor {
-    pub(crate) const fn new(service: Arc<Service>) -> Self {
+    /// The door to this service.
+    #[must_use]
+    pub const fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
 }

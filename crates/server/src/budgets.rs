@@ -20,14 +20,17 @@ use crate::service::{
     units,
 };
 
-/// The door to one service.
+/// The door to one service, on a port or called as it is: see
+/// [`RateLimiterDoor`](crate::RateLimiterDoor).
 #[derive(Clone, Debug)]
-pub(crate) struct BudgetsDoor {
+pub struct BudgetsDoor {
     service: Arc<Service>,
 }
 
 impl BudgetsDoor {
-    pub(crate) const fn new(service: Arc<Service>) -> Self {
+    /// The door to this service.
+    #[must_use]
+    pub const fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
 }

@@ -23,14 +23,37 @@ use tonic::{Request, Response, Status};
 
 use crate::service::{Admitted, Answer, Refusal, Service, Work, cost};
 
-/// The door to one service.
+/// The door to one service: the generated trait [`RateLimiter`] over its core.
+///
+/// [`serve`](crate::serve) puts it on a port. A process that has the service in it can call it as
+/// it is: the same messages and the same codes, without a wire.
+///
+/// # Example
+/// ```
+/// use std::sync::Arc;
+/// use admittance::SystemClock;
+/// use admittance_proto::v1::{CheckRequest, rate_limiter_server::RateLimiter};
+/// use admittance_server::{Config, Fail, RateLimiterDoor, Service};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let service = Service::new(&Config::built_in(Fail::Open)?, Arc::new(SystemClock::new()));
+/// let door = RateLimiterDoor::new(Arc::new(service));
+/// let asked = CheckRequest { policy: "api".into(), key: "user-1".into(), cost: 1 };
+/// let answer = door.check(tonic::Request::new(asked)).await?.into_inner();
+/// assert!(answer.decision.is_some_and(|decision| decision.allowed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
+pub struct RateLimiterDoor {
     service: Arc<Service>,
 }
 
-impl Door {
-    pub(crate) const fn new(service: Arc<Service>) -> Self {
+impl RateLimiterDoor {
+    /// The door to this service.
+    #[must_use]
+    pub const fn new(service: Arc<Service>) -> Self {
         Self { service }
     }
 }
@@ -38,7 +61,7 @@ impl Door {
 pub(crate) type Reply<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl RateLimiter for Door {
+impl RateLimiter for RateLimiterDoor {
     async fn check(&self, request: Request<v1::CheckRequest>) -> Reply<v1::CheckResponse> {
         let v1::CheckRequest { policy, key, cost: given } = request.into_inner();
         let cost = cost(given).map_err(status)?;

@@ -46,6 +46,8 @@ mod service;
 mod store;
 mod tls;
 
+pub use admissions::AdmissionsDoor;
+pub use budgets::BudgetsDoor;
 pub use config::{
     Config, CostConfig, Defaults, EscrowConfig, Fail, FleetConfig, GateConfig, JointBudgets,
     JointConfig, JointKind, JointPrices, JointTerms, LoadBy, LoadConfig, Place, PolicyConfig,
@@ -53,6 +55,7 @@ pub use config::{
     TierConfig, document, schema,
 };
 pub use door_secret::DoorSecret;
+pub use grpc::RateLimiterDoor;
 pub use http::openapi;
 pub use leases::{Heard, Lease};
 pub use metrics::{

@@ -58,13 +58,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use admittance::budget::MemoryAccounts;
 use admittance::concurrency::Node;
 use admittance::{
-    Clock, Cost, Decision, FailMode, Forecast, GuardSettings, Guarded, Memory, Span, StoreError,
+    Builtin, Clock, Cost, Decision, FailMode, Forecast, GuardSettings, Guarded, Limiter, Memory,
+    Span, StoreError,
 };
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, PolicyConfig};
+use crate::config::{Config, PolicyConfig, ShadowConfig};
 use crate::http::Quotas;
 use crate::leases::Leases;
 use crate::monitor::{Monitor, Watched};
@@ -373,6 +374,36 @@ impl Policy {
     pub fn answered_by_fail_mode(&self) -> u64 {
         let rate = self.rate.as_ref().map_or(0, |rate| rate.answered_by_fail_mode());
         rate + self.cost.as_ref().map_or(0, |cost| cost.answered_by_fail_mode())
+    }
+
+    /// What decides its checks, if that is all there is to them: keys in this process and nothing
+    /// beside, no tier, no load to shed, no candidate. Asked directly it decides as
+    /// [`Service::check`] does, and nothing is counted for metrics or the monitor.
+    ///
+    /// A reload may put another policy in this one's place; ask the service for it again then.
+    ///
+    /// # Example
+    /// ```
+    /// use std::sync::Arc;
+    /// use admittance::SystemClock;
+    /// use admittance_server::{Config, Fail, Service};
+    ///
+    /// let service = Service::new(&Config::built_in(Fail::Open)?, Arc::new(SystemClock::new()));
+    /// let policy = service.policy("api")?;
+    /// let limiter = policy.limiter().expect("a plain rate policy");
+    /// assert_eq!(limiter.check("user-1").remaining, 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn limiter(&self) -> Option<&Arc<Limiter<Builtin, SharedClock>>> {
+        let is_plain = self.config.load.is_none()
+            && self.config.shadow == ShadowConfig::default()
+            && !self.is_candidate
+            && self.admits.is_none();
+        match self.rate.as_deref() {
+            Some(Rate::Here(here)) if is_plain => Some(here.limiter()),
+            _ => None,
+        }
     }
 
     fn is_federated(&self) -> bool {

@@ -43,7 +43,7 @@ use crate::admissions::AdmissionsDoor;
 use crate::budgets::BudgetsDoor;
 use crate::door_secret::DoorSecret;
 use crate::fleet::FleetDoor;
-use crate::grpc::Door;
+use crate::grpc::RateLimiterDoor;
 use crate::health::{Healthy, Served};
 use crate::http::HttpDoor;
 use crate::load::{self, LoadDoor};
@@ -258,7 +258,7 @@ fn timeout(text: &str) -> Option<Duration> {
 struct Grpc(Arc<Services>);
 
 struct Services {
-    limiter: RateLimiterServer<Door>,
+    limiter: RateLimiterServer<RateLimiterDoor>,
     admissions: AdmissionsServer<AdmissionsDoor>,
     status: LoadServer<LoadDoor>,
     service: Arc<Service>,
@@ -313,7 +313,7 @@ impl Services {
         let _ = reflections[served.nth()].set(Reflection::new(served)?);
         Ok(Self {
             service: Arc::clone(service),
-            limiter: RateLimiterServer::new(Door::new(Arc::clone(service)))
+            limiter: RateLimiterServer::new(RateLimiterDoor::new(Arc::clone(service)))
                 .max_decoding_message_size(MESSAGE_MAX)
                 .max_encoding_message_size(MESSAGE_MAX),
             admissions: AdmissionsServer::new(AdmissionsDoor::new(Arc::clone(service)))

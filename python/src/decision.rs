@@ -1,0 +1,223 @@
+//! Decisions as Python sees them: one, or columns of many.
+
+use admittance::{Decision as Core, EXACT_MAX, Forecast as CoreForecast};
+use admittance_proto::v1;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
+
+/// The answer to one request.
+#[pyclass(frozen, eq, hash, get_all, module = "admittance")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Decision {
+    /// The most that can pass at one instant.
+    limit: i64,
+    /// Whole units that would still pass.
+    remaining: i64,
+    /// When everything is replenished, in epoch milliseconds.
+    reset_at: i64,
+    /// How long to wait: 0 when allowed, `NEVER_MS` when waiting does not help.
+    retry_after_ms: i64,
+    /// Whether the work may start.
+    allowed: bool,
+}
+
+#[pymethods]
+impl Decision {
+    #[new]
+    #[pyo3(signature = (allowed, limit, remaining, reset_at, retry_after_ms = 0))]
+    const fn new(
+        allowed: bool,
+        limit: i64,
+        remaining: i64,
+        reset_at: i64,
+        retry_after_ms: i64,
+    ) -> Self {
+        Self { limit, remaining, reset_at, retry_after_ms, allowed }
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { limit, remaining, reset_at, retry_after_ms, allowed } = self;
+        let allowed = if *allowed { "True" } else { "False" };
+        format!(
+            "Decision(allowed={allowed}, limit={limit}, remaining={remaining}, \
+             reset_at={reset_at}, retry_after_ms={retry_after_ms})"
+        )
+    }
+
+    /// For copies and for other processes.
+    fn __getnewargs__(&self) -> (bool, i64, i64, i64, i64) {
+        (self.allowed, self.limit, self.remaining, self.reset_at, self.retry_after_ms)
+    }
+}
+
+/// As the wire rounds it.
+impl From<Core> for Decision {
+    #[inline]
+    fn from(core: Core) -> Self {
+        Self {
+            limit: wire(core.limit),
+            remaining: wire(core.remaining),
+            reset_at: wire(core.reset_at.epoch_ms_ceil()),
+            retry_after_ms: wire(core.retry_after_ms()),
+            allowed: core.is_admit(),
+        }
+    }
+}
+
+impl From<v1::Decision> for Decision {
+    fn from(wire: v1::Decision) -> Self {
+        let v1::Decision { allowed, limit, remaining, reset_at, retry_after_ms } = wire;
+        Self { limit, remaining, reset_at, retry_after_ms, allowed }
+    }
+}
+
+/// What is spendable, and when that changes if nobody spends.
+#[pyclass(frozen, eq, hash, get_all, module = "admittance")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Forecast {
+    /// How many requests of the asked cost would pass now.
+    spendable_now: i64,
+    /// When more can pass, in epoch milliseconds.
+    next_replenish_at: i64,
+    /// When everything can pass, in epoch milliseconds.
+    full_at: i64,
+}
+
+#[pymethods]
+impl Forecast {
+    #[new]
+    const fn new(spendable_now: i64, next_replenish_at: i64, full_at: i64) -> Self {
+        Self { spendable_now, next_replenish_at, full_at }
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { spendable_now, next_replenish_at, full_at } = self;
+        format!(
+            "Forecast(spendable_now={spendable_now}, next_replenish_at={next_replenish_at}, \
+             full_at={full_at})"
+        )
+    }
+
+    /// For copies and for other processes.
+    const fn __getnewargs__(&self) -> (i64, i64, i64) {
+        (self.spendable_now, self.next_replenish_at, self.full_at)
+    }
+}
+
+impl From<CoreForecast> for Forecast {
+    fn from(core: CoreForecast) -> Self {
+        v1::Forecast::from(core).into()
+    }
+}
+
+impl From<v1::Forecast> for Forecast {
+    fn from(wire: v1::Forecast) -> Self {
+        let v1::Forecast { spendable_now, next_replenish_at, full_at } = wire;
+        Self { spendable_now, next_replenish_at, full_at }
+    }
+}
+
+/// Many decisions as columns, in the order of the keys. Each is a read-only view that `numpy` and
+/// others take as it is.
+#[pyclass(frozen, module = "admittance")]
+pub(crate) struct Decisions {
+    allowed: Box<[u8]>,
+    /// Limits, what remains, resets, waits, in this machine's order of bytes.
+    numbers: [Box<[[u8; 8]]>; 4],
+}
+
+impl Decisions {
+    pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
+        let decided: Vec<Decision> = decided.iter().map(|&one| one.into()).collect();
+        let column =
+            |of: fn(&Decision) -> i64| decided.iter().map(|one| of(one).to_ne_bytes()).collect();
+        Self {
+            allowed: decided.iter().map(|one| u8::from(one.allowed)).collect(),
+            numbers: [
+                column(|one| one.limit),
+                column(|one| one.remaining),
+                column(|one| one.reset_at),
+                column(|one| one.retry_after_ms),
+            ],
+        }
+    }
+
+    fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyAny>> {
+        view(py, self.numbers[column].as_flattened(), "q")
+    }
+
+    fn number(&self, column: usize, place: usize) -> i64 {
+        i64::from_ne_bytes(self.numbers[column][place])
+    }
+}
+
+#[pymethods]
+impl Decisions {
+    /// Whether each may start.
+    #[getter]
+    fn allowed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        view(py, &self.allowed, "?")
+    }
+
+    /// The most that can pass at one instant.
+    #[getter]
+    fn limit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numbers(py, 0)
+    }
+
+    /// Whole units that would still pass.
+    #[getter]
+    fn remaining<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numbers(py, 1)
+    }
+
+    /// When everything is replenished, in epoch milliseconds.
+    #[getter]
+    fn reset_at<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numbers(py, 2)
+    }
+
+    /// How long to wait: 0 when allowed, `NEVER_MS` when waiting does not help.
+    #[getter]
+    fn retry_after_ms<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.numbers(py, 3)
+    }
+
+    fn __len__(&self) -> usize {
+        self.allowed.len()
+    }
+
+    /// One of them; iteration goes by this too.
+    fn __getitem__(&self, place: isize) -> PyResult<Decision> {
+        let length = self.allowed.len();
+        let from_end =
+            || place.checked_add_unsigned(length).and_then(|it| usize::try_from(it).ok());
+        let place = usize::try_from(place).ok().or_else(from_end).filter(|it| *it < length);
+        let place = place.ok_or_else(|| PyIndexError::new_err("there are not that many"))?;
+        Ok(Decision {
+            limit: self.number(0, place),
+            remaining: self.number(1, place),
+            reset_at: self.number(2, place),
+            retry_after_ms: self.number(3, place),
+            allowed: self.allowed[place] != 0,
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        let allowed = self.allowed.iter().filter(|one| **one != 0).count();
+        format!("<Decisions of {} keys, {allowed} allowed>", self.allowed.len())
+    }
+}
+
+/// A view of a copy: the buffer protocol itself is not part of the stable interface of 3.10.
+fn view<'py>(py: Python<'py>, bytes: &[u8], format: &str) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = PyBytes::new(py, bytes);
+    PyMemoryView::from(bytes.as_any())?.call_method1("cast", (format,))
+}
+
+/// Everything that is decided is at most 2^53 − 1.
+#[inline]
+fn wire(value: u64) -> i64 {
+    value.min(EXACT_MAX).cast_signed()
+}

@@ -1,0 +1,285 @@
+//! The core in this process: checks without anything between Python and the limiter.
+//!
+//! # Guarantee
+//! A check of a plain rate policy allocates nothing but its answer, takes no lock but the
+//! interpreter's and meets no runtime. Everything else goes through the service's doors, as it
+//! would over the wire.
+//!
+//! # Proven by
+//! `tests/test_one_surface.py`; `bench/python.py` has what it takes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use admittance::{Builtin, Cost, Decision as Decided, Limiter};
+use admittance_server::{
+    BATCH_MAX, Config, Fail, KEY_MAX, Policy, PolicyConfig, Service, SharedClock, cost,
+};
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::clock::{ManualClock, shared};
+use crate::convert::{self, Units};
+use crate::decision::{Decision, Decisions, Forecast};
+use crate::door::{Door, options};
+use crate::failure::ConfigFailure;
+use crate::here::{Doors, Here};
+use crate::operations::{Core, Place};
+use crate::runtime::{wait, within};
+
+/// The fast half of `admittance.Embedded`.
+#[pyclass(frozen, subclass, module = "admittance._native")]
+pub(crate) struct Embedded {
+    policies: ArcSwap<Policies>,
+    service: Arc<Service>,
+    core: Arc<Core>,
+    fail: Fail,
+}
+
+type Policies = HashMap<Box<str>, Entry, RandomState>;
+
+/// A policy, and what decides its checks if that is a limiter alone. That is asked when it is first
+/// needed: a limiter reserves room for its keys.
+struct Entry {
+    policy: Arc<Policy>,
+    limiter: OnceLock<Option<Arc<Limiter<Builtin, SharedClock>>>>,
+}
+
+impl Entry {
+    #[inline]
+    fn limiter(&self) -> Option<&Limiter<Builtin, SharedClock>> {
+        self.limiter.get_or_init(|| self.policy.limiter().cloned()).as_deref()
+    }
+}
+
+impl Embedded {
+    /// Does something with the limiter of a plain rate policy, if the policy is one and what is
+    /// asked of it can be decided. If not, the service's door says why not.
+    #[inline]
+    fn with_limiter<T>(
+        &self,
+        policy: &str,
+        units: Units,
+        work: impl FnOnce(&Limiter<Builtin, SharedClock>, Cost) -> Option<T>,
+    ) -> Option<T> {
+        let policies = self.policies.load();
+        let limiter = policies.get(policy)?.limiter()?;
+        work(limiter, cost(units.0).ok()?)
+    }
+
+    #[inline]
+    fn checked(&self, policy: &str, key: &str, units: Units) -> Option<Decision> {
+        self.with_limiter(policy, units, |limiter, cost| {
+            (key.len() <= KEY_MAX).then(|| limiter.check_cost(key, cost).into())
+        })
+    }
+
+    /// The decisions of a batch, if its policy is a plain one.
+    fn many(&self, py: Python<'_>, asked: &Batch<'_, '_>) -> PyResult<Option<Vec<Decided>>> {
+        let Batch { policy, keys, units } = asked;
+        let texts: PyResult<Vec<&str>> = keys.iter().map(|key| key.to_str()).collect();
+        let texts = texts?;
+        if texts.len() > BATCH_MAX || texts.iter().any(|key| key.len() > KEY_MAX) {
+            return Ok(None);
+        }
+        let decide = || {
+            self.with_limiter(policy, *units, |limiter, cost| {
+                let mut decided = Vec::with_capacity(texts.len());
+                limiter.check_many(&texts, cost, &mut decided);
+                Some(decided)
+            })
+        };
+        // To get the lock back can take milliseconds when others compute: only a long batch is
+        // worth that.
+        Ok(if texts.len() >= UNLOCKED_FROM { py.detach(decide) } else { decide() })
+    }
+
+    fn refresh(&self) {
+        self.policies.store(Arc::new(by_name(&self.service)));
+    }
+}
+
+/// What is asked for many keys.
+struct Batch<'a, 'py> {
+    policy: &'a str,
+    keys: Vec<Bound<'py, PyString>>,
+    units: Units,
+}
+
+#[pymethods]
+impl Embedded {
+    #[new]
+    fn new(
+        source: &str,
+        text: Option<&str>,
+        fail: &str,
+        clock: Option<&Bound<'_, ManualClock>>,
+    ) -> PyResult<Self> {
+        let fail = convert::fail(fail)?;
+        let config = convert::config(source, text, fail.into())?;
+        let clock = shared(clock.map(Bound::get));
+        let service = match config.policies.iter().any(needs_runtime) {
+            true => within(|| Service::new(&config, clock))?,
+            false => Service::new(&config, clock),
+        };
+        let doors = Doors::new(service);
+        let service = Arc::clone(&doors.service);
+        let policies = ArcSwap::from_pointee(by_name(&service));
+        let place = Place::Here(Arc::new(Here::Kept(Box::new(doors))));
+        Ok(Self { policies, service, core: Core::new(place, options(1_000, 0)), fail })
+    }
+
+    #[pyo3(
+        signature = (policy, key, cost = Units::ONE),
+        text_signature = "($self, policy, key, cost=1)",
+    )]
+    fn check<'py>(
+        &self,
+        py: Python<'py>,
+        policy: &str,
+        key: &str,
+        cost: Units,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match self.checked(policy, key, cost) {
+            Some(decision) => Ok(Bound::new(py, decision)?.into_any()),
+            None => {
+                let asked = Arc::clone(&self.core).check(policy.into(), key.into(), cost.0);
+                wait(py, async { asked.await.map(Decision::from) })
+            }
+        }
+    }
+
+    /// The decision, if it needs nobody but a limiter.
+    #[pyo3(name = "_check_here", signature = (policy, key, cost = Units::ONE))]
+    fn check_here(&self, policy: &str, key: &str, cost: Units) -> Option<Decision> {
+        self.checked(policy, key, cost)
+    }
+
+    #[pyo3(
+        signature = (policy, keys, cost = Units::ONE),
+        text_signature = "($self, policy, keys, cost=1)",
+    )]
+    fn check_many<'py>(
+        &self,
+        py: Python<'py>,
+        policy: &str,
+        keys: &Bound<'py, PyAny>,
+        cost: Units,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let batch = Batch { policy, keys: convert::strings(keys)?, units: cost };
+        if let Some(decided) = self.many(py, &batch)? {
+            let decided: Vec<Decision> = decided.into_iter().map(Decision::from).collect();
+            return decided.into_pyobject(py);
+        }
+        let asked = Arc::clone(&self.core).check_many(policy.into(), batch.owned()?, cost.0);
+        wait(py, async {
+            let decided = asked.await?;
+            let decided: Vec<Decision> = decided.into_iter().map(Decision::from).collect();
+            Ok::<_, crate::failure::Failure>(decided)
+        })
+    }
+
+    #[pyo3(
+        signature = (policy, keys, cost = Units::ONE),
+        text_signature = "($self, policy, keys, cost=1)",
+    )]
+    fn check_many_columns<'py>(
+        &self,
+        py: Python<'py>,
+        policy: &str,
+        keys: &Bound<'py, PyAny>,
+        cost: Units,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let batch = Batch { policy, keys: convert::strings(keys)?, units: cost };
+        if let Some(decided) = self.many(py, &batch)? {
+            return Ok(Bound::new(py, Decisions::of(&decided))?.into_any());
+        }
+        let asked = Arc::clone(&self.core).check_many(policy.into(), batch.owned()?, cost.0);
+        wait(py, async { asked.await.map(|decided| Decisions::of(&decided)) })
+    }
+
+    fn peek<'py>(&self, py: Python<'py>, policy: &str, key: &str) -> PyResult<Bound<'py, PyAny>> {
+        let seen = self.with_limiter(policy, Units::ONE, |limiter, _| {
+            (key.len() <= KEY_MAX).then(|| Decision::from(limiter.peek(key)))
+        });
+        match seen {
+            Some(decision) => Ok(Bound::new(py, decision)?.into_any()),
+            None => {
+                let asked = Arc::clone(&self.core).peek(policy.into(), key.into());
+                wait(py, async { asked.await.map(Decision::from) })
+            }
+        }
+    }
+
+    #[pyo3(
+        signature = (policy, key, cost = Units::ONE),
+        text_signature = "($self, policy, key, cost=1)",
+    )]
+    fn forecast<'py>(
+        &self,
+        py: Python<'py>,
+        policy: &str,
+        key: &str,
+        cost: Units,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let seen = self.with_limiter(policy, cost, |limiter, cost| {
+            (key.len() <= KEY_MAX).then(|| Forecast::from(limiter.forecast(key, cost)))
+        });
+        match seen {
+            Some(forecast) => Ok(Bound::new(py, forecast)?.into_any()),
+            None => {
+                let asked = Arc::clone(&self.core).forecast(policy.into(), key.into(), cost.0);
+                wait(py, async { asked.await.map(Forecast::from) })
+            }
+        }
+    }
+
+    /// The names of the policies.
+    fn policies(&self) -> Vec<String> {
+        let policies = self.service.policies();
+        policies.iter().map(|policy| policy.name().to_owned()).collect()
+    }
+
+    #[pyo3(name = "_reload")]
+    fn reload(&self, py: Python<'_>, source: &str, text: Option<&str>) -> PyResult<()> {
+        let config: Config = convert::config(source, text, self.fail.into())?;
+        let service = Arc::clone(&self.service);
+        let reloading = async move {
+            let reloaded = service.reload(&config).await;
+            reloaded.map(|_| ()).map_err(|error| ConfigFailure(error.to_string()))
+        };
+        wait(py, reloading)?;
+        self.refresh();
+        Ok(())
+    }
+
+    #[getter(_door)]
+    fn door(&self) -> Door {
+        Door { core: Arc::clone(&self.core) }
+    }
+}
+
+impl Batch<'_, '_> {
+    fn owned(&self) -> PyResult<Vec<String>> {
+        self.keys.iter().map(|key| Ok(key.to_str()?.to_owned())).collect()
+    }
+}
+
+fn by_name(service: &Service) -> Policies {
+    let entry =
+        |policy: Arc<Policy>| (policy.name().into(), Entry { policy, limiter: OnceLock::new() });
+    service.policies().into_iter().map(entry).collect()
+}
+
+/// Whether tasks belong to a policy, which must run somewhere from the beginning.
+fn needs_runtime(policy: &PolicyConfig) -> bool {
+    let is_plain =
+        |rate: &admittance_server::RateConfig| rate.tier.is_strict() && rate.escrow.is_none();
+    !policy.rate.as_ref().is_none_or(is_plain) || policy.concurrency.is_some()
+}
+
+/// From so many keys on a batch gives the interpreter's lock up while it decides: some hundred
+/// microseconds.
+const UNLOCKED_FROM: usize = 4_096;

@@ -1,0 +1,215 @@
+"""What is held comes back: by its block, by release, when nobody is left, and after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from servers import Proxy, Service, until
+
+from admittance import (
+    Admission,
+    AsyncEmbedded,
+    AsyncServiceBackend,
+    Embedded,
+    OperationNotSupportedError,
+    ServiceBackend,
+)
+
+ONE = {"one": {"concurrency": {"minLimit": 1, "maxLimit": 1}}}
+COSTLY = {
+    "costly": {
+        "concurrency": {"minLimit": 4, "maxLimit": 4},
+        "cost": {"budget": 100, "period": "1h"},
+    }
+}
+
+
+def is_free(backend: ServiceBackend | Embedded, policy: str, key: str) -> bool:
+    """Whether somebody could be admitted now; nothing is held afterwards."""
+    with backend.admit(policy, key) as admission:
+        return admission.allowed
+
+
+def test_a_block_holds_and_gives_back(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        for backend, policy in ((limits, "checkout"), (Embedded(ONE), "one")):
+            with backend.admit(policy, key) as admission:
+                assert admission.allowed and admission.held and not admission.reclaimed
+                assert admission.binding_axis == "" and admission.lease_id
+                with backend.admit(policy, key) as other:
+                    assert not other.allowed and not other.held
+                    assert other.binding_axis == "concurrency" and other.lease_id == ""
+                    assert other.release() is False
+            assert not admission.held
+            assert is_free(backend, policy, key)
+
+
+def test_the_binding_axis_is_named(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        for axis in ("", "", "rate"):
+            with limits.admit("unified", key) as admission:
+                assert admission.binding_axis == axis
+        assert [said.axis for said in admission.axes][-1] == "rate"
+        assert limits.explain("unified", key).binding_axis == "rate"
+
+
+def test_an_exception_releases_as_dropped(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        before = service.metric("admittance_overloaded_total")
+        with limits.admit("pair", key):
+            pass
+        assert service.metric("admittance_overloaded_total") == before
+        with pytest.raises(KeyError), limits.admit("pair", key):
+            raise KeyError
+        assert service.metric("admittance_overloaded_total") == before + 1
+
+    async def dropped() -> None:
+        async with AsyncServiceBackend(service.target, timeout=10) as limits:
+            with pytest.raises(KeyError):
+                async with limits.admit("pair", key):
+                    raise KeyError
+            admission = await limits.admit("pair", key)
+            with pytest.raises(KeyError):
+                async with admission:
+                    raise KeyError
+
+    asyncio.run(dropped())
+    assert service.metric("admittance_overloaded_total") == before + 3
+
+
+def test_release_is_idempotent(service: Service, key: str) -> None:
+    before = service.metric("admittance_overloaded_total")
+    with ServiceBackend(service.target, timeout=10) as limits:
+        first = limits.admit("checkout", key)
+        assert first.release() is True and first.release(dropped=True) is False
+        second = limits.admit("checkout", key)
+        assert second.held
+        # What was released does not end what somebody else holds now.
+        first.release()
+        first.__exit__(KeyError, KeyError(), None)
+        assert second.held and not is_free(limits, "checkout", key)
+        second.release()
+    assert service.metric("admittance_overloaded_total") == before
+
+
+def test_what_nobody_can_release_comes_back_at_once(key: str) -> None:
+    limits = Embedded(ONE)
+    admission: Admission | None = limits.admit("one", key)
+    assert not is_free(limits, "one", key)
+    assert admission is not None
+    admission = None
+    gc.collect()
+    assert is_free(limits, "one", key)
+
+
+HOLDER = """
+import sys, time
+from admittance import ServiceBackend
+admission = ServiceBackend(sys.argv[1], timeout=10).admit("checkout", sys.argv[2], heartbeat=True)
+print(admission.held, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_gives_its_permit_back(service: Service, key: str) -> None:
+    command = [sys.executable, "-c", HOLDER, service.target, key]
+    with ServiceBackend(service.target, timeout=10) as limits:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "True\n"
+            # It lives, and is heard: longer than a lease of one second would last by itself.
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                assert not is_free(limits, "checkout", key)
+            holder.send_signal(signal.SIGKILL)
+        until(lambda: is_free(limits, "checkout", key), "the permit's return")
+
+
+def test_a_heartbeat_holds_five_seconds_across_a_ttl_of_two(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        with limits.admit("long-job", key, heartbeat=True) as admission:
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                assert not is_free(limits, "long-job", key)
+                assert admission.held and not admission.reclaimed
+                time.sleep(0.1)
+        assert is_free(limits, "long-job", key)
+        # Without heartbeats it is not held that long.
+        admission = limits.admit("long-job", key)
+        until(lambda: is_free(limits, "long-job", key), "the permit's return")
+
+
+def test_reclaimed_turns_true_when_the_service_took_the_permit(
+    service: Service, key: str
+) -> None:
+    with Proxy(service.port) as way, ServiceBackend(service.target, timeout=10) as others:
+        with ServiceBackend(way.target, timeout=10) as limits:
+            with limits.admit("checkout", key, heartbeat=True) as admission:
+                assert not is_free(others, "checkout", key) and not admission.reclaimed
+                way.hold()
+                until(lambda: is_free(others, "checkout", key), "the permit's return")
+                assert not admission.reclaimed, "nobody can know yet"
+                way.let_go()
+                until(lambda: admission.reclaimed, "the word of it")
+                assert not admission.held and admission.release() is False
+
+
+def test_one_heartbeat_keeps_many_admissions(service: Service) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        keys = [f"many-{place}" for place in range(2)]
+        held = [limits.admit("pair", key, heartbeat=True) for key in keys]
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert all(admission.held for admission in held)
+            assert not limits.admit("pair", "another").allowed
+        for admission in held:
+            admission.release()
+        assert is_free(limits, "pair", "another")
+
+
+def test_reserve_debit_and_settle(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as far:
+        near = Embedded({"completions": {"tokenBudget": {"budget": 100, "period": "1h"}}})
+        for limits in (far, near):
+            with limits.reserve("completions", key, 40) as reserved:
+                assert reserved.allowed and reserved.units == 40
+                assert limits.budget("completions", key).accounts[0].reserved == 40
+                assert reserved.debit(10).remaining == 60
+                settled = reserved.settle(15)
+                assert settled.accounts[0].settlement is not None
+                assert settled.accounts[0].settlement.kind == "now"
+                assert settled.accounts[0].spent == 15
+            again = limits.settle("completions", key, reserved.lease_id, 99)
+            assert again.accounts[0].settlement is not None
+            assert again.accounts[0].settlement.kind == "before"
+            # Left without a word, it is settled with what was debited.
+            with limits.reserve("completions", key, 50) as reserved:
+                reserved.debit(5)
+            account = limits.budget("completions", key).accounts[0]
+            assert (account.spent, account.reserved, account.left) == (20, 0, 80)
+            denied = limits.reserve("completions", key, 81)
+            assert not denied.allowed and denied.lease_id == ""
+            with pytest.raises(OperationNotSupportedError, match="nothing was reserved"):
+                denied.settle(1)
+
+
+def test_an_admission_with_a_cost_is_debited_and_settled(key: str) -> None:
+    limits = Embedded(COSTLY)
+    with limits.admit("costly", key, 30) as admission:
+        assert [said.axis for said in admission.axes] == ["concurrency", "cost"]
+        admission.debit(10)
+        assert admission.settle(12).accounts[0].spent == 12
+    assert limits.budget("costly", key).accounts[0].left == 88
+
+    async def twin() -> int:
+        async with AsyncEmbedded(limits).admit("costly", key, 30) as admission:
+            await admission.debit(10)
+            return (await admission.settle(12)).accounts[0].spent
+
+    assert asyncio.run(twin()) == 24

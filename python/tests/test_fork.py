@@ -1,0 +1,130 @@
+"""A forked child uses what it inherits, and ends nothing of its parent's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+
+import pytest
+from servers import Service
+
+from admittance import (
+    AsyncServiceBackend,
+    Embedded,
+    FleetBackend,
+    RedisBackend,
+    ServiceBackend,
+)
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Does something in a forked child, and fails if that fails there or does not end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    killer = threading.Timer(30, os.kill, (pid, 9))
+    killer.start()
+    _, status = os.waitpid(pid, 0)
+    killer.cancel()
+    assert status == 0, f"the child ended with {status}"
+
+
+def test_a_child_asks_the_service_by_itself(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        assert limits.check("api", key).remaining == 2
+
+        def work() -> None:
+            assert limits.check("api", key).remaining == 1
+            limits.close()
+
+        in_child(work)
+        assert limits.check("api", key).remaining == 0
+
+
+def test_a_child_has_loops_of_its_own(service: Service, key: str) -> None:
+    limits = AsyncServiceBackend(service.target, timeout=10)
+    assert asyncio.run(limits.check("api", key)).remaining == 2
+
+    def work() -> None:
+        assert asyncio.run(limits.check("api", key)).remaining == 1
+
+    in_child(work)
+    assert asyncio.run(limits.check("api", key)).remaining == 0
+
+
+def test_a_child_does_not_end_what_its_parent_holds(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        with limits.admit("long-job", key, heartbeat=True) as admission:
+
+            def work() -> None:
+                assert not admission.held
+                assert admission.release() is False
+                admission._lease = None  # type: ignore[assignment]  # It is nobody's any more.
+                assert not limits.admit("long-job", key, heartbeat=True).allowed
+
+            in_child(work)
+            assert admission.held
+            assert not limits.admit("long-job", key).allowed
+
+
+def test_a_child_admits_and_is_heard_by_itself(service: Service, key: str) -> None:
+    with ServiceBackend(service.target, timeout=10) as limits:
+        with limits.admit("checkout", f"{key}-parent", heartbeat=True):
+            pass
+
+        def work() -> None:
+            with limits.admit("checkout", key, heartbeat=True) as admission:
+                assert admission.held
+
+        in_child(work)
+
+
+def test_a_child_goes_on_with_a_copy(key: str) -> None:
+    limits = Embedded({"api": {"strategy": "gcra", "limit": 3, "period": "1h"}})
+    assert limits.check("api", key).remaining == 2
+
+    def work() -> None:
+        assert [limits.check("api", key).remaining for _ in range(2)] == [1, 0]
+        assert not limits.check("api", key).allowed
+
+    in_child(work)
+    assert limits.check("api", key).remaining == 1
+
+
+def test_a_child_asks_redis_by_itself(redis_url: str, key: str) -> None:
+    policies = {"api": {"strategy": "gcra", "limit": 3, "period": "1h", "fail": "closed"}}
+    with RedisBackend(redis_url, policies, prefix=key, store_deadline=5) as limits:
+        assert limits.check("api", key).remaining == 2
+
+        def work() -> None:
+            assert limits.check("api", key).remaining == 1
+
+        in_child(work)
+        assert limits.check("api", key).remaining == 0
+
+
+def test_a_child_borrows_by_itself(service: Service, key: str) -> None:
+    with FleetBackend(service.target, timeout=5) as fleet:
+        limit = fleet.leased("global", batch=5)
+        assert limit.check(key).allowed
+
+        def work() -> None:
+            assert limit.check(key).allowed
+
+        in_child(work)
+        assert limit.check(key).allowed
