@@ -100,7 +100,8 @@ def tell(
     """As `headers`, of several limits of one request. A `Quota` without a decision was not asked,
     and is told in `RateLimit-Policy` alone. The older families have room for one limit: they tell
     the tightest. `Retry-After` is the longest wait."""
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    # Rounded up, as `reset_at` is: what is full now is not full only in a second.
+    now = -(-time.time_ns() // 1_000_000) if now_ms is None else now_ms
     fields: dict[str, str] = {}
     quotas = [(_quota(policy, said), said) for policy, said in told]
     known = [(quota, said) for quota, said in quotas if quota is not None]
