@@ -18,16 +18,19 @@ from typing import Any
 
 
 @contextmanager
-def serving(policies: Mapping[str, Any], *flags: str) -> Iterator[str]:
-    """A service with these policies on a free port of loopback; gives its address."""
+def serving(policies: Mapping[str, Any] | str, *flags: str) -> Iterator[str]:
+    """A service with these policies, a mapping or the text of a file, on a free port of loopback;
+    gives its address."""
     binary = os.environ.get("ADMITTANCE_BINARY") or shutil.which("admittance")
     if binary is None:
         raise SystemExit(
             "no service to start: set ADMITTANCE_BINARY, or put `admittance` on the path "
             "(cargo build --release makes target/release/admittance)"
         )
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"limiters": dict(policies)}, file)
+    is_text = isinstance(policies, str)
+    text = policies if is_text else json.dumps({"limiters": policies})
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml" if is_text else ".json") as file:
+        file.write(text)
         file.flush()
         command = [binary, "serve", "--config", file.name, "--port", "0", *flags]
         service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from serving import serving
+from started import serving
 
 from admittance import NEVER_MS, Decision, InvalidRequestError, Quota, headers
 from admittance.headers import tell
