@@ -87,18 +87,8 @@ class Claim:
         return f"  {self.over} / {self.under}: {middle:.2f} ({low:.2f} – {high:.2f}){wanted}"
 
 
-def loop(call: Callable[..., Any], *args: Any) -> Callable[[int], None]:
+def loop(call: Callable[[Any, Any], Any], first: Any, second: Any) -> Callable[[int], None]:
     """The call with these arguments, again and again: the same loop for everybody."""
-
-    def run(calls: int) -> None:
-        for _ in repeat(None, calls):
-            call(*args)
-
-    return run
-
-
-def loop_two(call: Callable[[Any, Any], Any], first: Any, second: Any) -> Callable[[int], None]:
-    """As `loop`, of two arguments without unpacking them: that would be half of a fast call."""
 
     def run(calls: int) -> None:
         for _ in repeat(None, calls):
@@ -114,15 +104,15 @@ def in_process(title: str, policy: dict[str, Any], rounds: int, calls: int) -> N
     window = limits.strategies.FixedWindowRateLimiter(limits.storage.MemoryStorage())
     moving = limits.strategies.SlidingWindowCounterRateLimiter(limits.storage.MemoryStorage())
     item = limits.RateLimitItemPerDay(most)
-    log = pyrate.Limiter(pyrate.Rate(most, pyrate.Duration.DAY))
-    state = pyrate.StateBucket(
-        [pyrate.Rate(most, pyrate.Duration.DAY)], pyrate.InMemoryStateStore(), pyrate.GCRA()
-    )
-    gcra = pyrate.Limiter(state)
-    for spend in range(1 if not is_plenty else 0):
+    rate = pyrate.Rate(most, pyrate.Duration.DAY)
+    log = pyrate.Limiter(rate)
+    gcra = pyrate.Limiter(pyrate.StateBucket([rate], pyrate.GCRA(), pyrate.InMemoryStateStore()))
+    if not is_plenty:
         ours.check("api", HOT)
-        window.hit(item, HOT), moving.hit(item, HOT)
-        log.try_acquire(HOT, blocking=False), gcra.try_acquire(HOT, blocking=False)
+        window.hit(item, HOT)
+        moving.hit(item, HOT)
+        log.try_acquire(HOT, blocking=False)
+        gcra.try_acquire(HOT, blocking=False)
     assert ours.check("api", HOT).allowed is is_plenty
     assert window.hit(item, HOT) is is_plenty and moving.hit(item, HOT) is is_plenty
     assert bool(gcra.try_acquire(HOT, blocking=False)) is is_plenty
@@ -137,10 +127,10 @@ def in_process(title: str, policy: dict[str, Any], rounds: int, calls: int) -> N
         return run
 
     contenders = [
-        Contender("nothing", loop_two(_native.nothing, "api", HOT), calls),
-        Contender("embedded", loop_two(ours.check, "api", HOT), calls),
-        Contender("limits fixed", loop_two(window.hit, item, HOT), slow),
-        Contender("limits sliding", loop_two(moving.hit, item, HOT), slow),
+        Contender("nothing", loop(_native.nothing, "api", HOT), calls),
+        Contender("embedded", loop(ours.check, "api", HOT), calls),
+        Contender("limits fixed", loop(window.hit, item, HOT), slow),
+        Contender("limits sliding", loop(moving.hit, item, HOT), slow),
         Contender("pyrate log", acquire(log), slow),
         Contender("pyrate gcra", acquire(gcra), slow),
     ]
@@ -161,8 +151,8 @@ def many_keys(rounds: int, calls: int) -> None:
 
     contenders = [
         Contender("check", each, many, len(KEYS)),
-        Contender("check_many", loop_two(ours.check_many, "api", KEYS), many, len(KEYS)),
-        Contender("columns", loop_two(ours.check_many_columns, "api", KEYS), many, len(KEYS)),
+        Contender("check_many", loop(ours.check_many, "api", KEYS), many, len(KEYS)),
+        Contender("columns", loop(ours.check_many_columns, "api", KEYS), many, len(KEYS)),
     ]
     claims = [Claim("check", "columns", at_least=5), Claim("check", "check_many")]
     compare("a thousand keys, per key", contenders, claims, rounds)
@@ -170,11 +160,12 @@ def many_keys(rounds: int, calls: int) -> None:
 
 def service(rounds: int, calls: int) -> None:
     with serving({"api": PLENTY}) as target:
-        with admittance.ServiceBackend(target) as ours, throttlekit.ServiceBackend(target) as theirs:
+        theirs = throttlekit.ServiceBackend(target)
+        with admittance.ServiceBackend(target) as ours, theirs:
             assert ours.check("api", HOT).allowed and theirs.check("api", HOT).allowed
             contenders = [
-                Contender("admittance", loop_two(ours.check, "api", HOT), calls),
-                Contender("throttlekit-py", loop_two(theirs.check, "api", HOT), calls),
+                Contender("admittance", loop(ours.check, "api", HOT), calls),
+                Contender("throttlekit-py", loop(theirs.check, "api", HOT), calls),
             ]
             claims = [Claim("throttlekit-py", "admittance")]
             compare("a service, one at once", contenders, claims, rounds)
@@ -186,15 +177,18 @@ def service(rounds: int, calls: int) -> None:
 
 @contextmanager
 def awaited(target: str) -> Iterator[list[Contender]]:
-    loop = asyncio.new_event_loop()
+    runner = asyncio.new_event_loop()
 
     async def connect() -> tuple[Any, Any]:
-        ours, theirs = admittance.AsyncServiceBackend(target), throttlekit.AsyncServiceBackend(target)
-        await ours.check("api", HOT), await theirs.check("api", HOT)
+        ours = admittance.AsyncServiceBackend(target)
+        theirs = throttlekit.AsyncServiceBackend(target)
+        await ours.check("api", HOT)
+        await theirs.check("api", HOT)
         return ours, theirs
 
     async def gone(ours: Any, theirs: Any) -> None:
-        await ours.close(), await theirs.aclose()
+        await ours.close()
+        await theirs.aclose()
 
     def at_once(backend: Any) -> Callable[[int], None]:
         async def worker(calls: int) -> None:
@@ -204,15 +198,15 @@ def awaited(target: str) -> Iterator[list[Contender]]:
         async def all_of(calls: int) -> None:
             await asyncio.gather(*(worker(max(calls // 64, 1)) for _ in range(64)))
 
-        return lambda calls: loop.run_until_complete(all_of(calls))
+        return lambda calls: runner.run_until_complete(all_of(calls))
 
-    ours, theirs = loop.run_until_complete(connect())
+    ours, theirs = runner.run_until_complete(connect())
     yield [
         Contender("admittance", at_once(ours), 0),
         Contender("throttlekit-py", at_once(theirs), 0),
     ]
-    loop.run_until_complete(gone(ours, theirs))
-    loop.close()
+    runner.run_until_complete(gone(ours, theirs))
+    runner.close()
 
 
 def compare(title: str, contenders: list[Contender], claims: list[Claim], rounds: int) -> None:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import web
+from starlette.routing import WebSocketRoute
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from web import SITES, Backend, Site
 
-from admittance import InvalidRequestError, PolicyNotFoundError, Quota, ServiceUnavailableError
+from admittance import (
+    InvalidRequestError,
+    PolicyNotFoundError,
+    Quota,
+    ServiceBackend,
+    ServiceUnavailableError,
+)
 from admittance.middleware import ClientAddress, _rules
 
 each = pytest.mark.parametrize("site", SITES)
@@ -290,3 +302,52 @@ def test_frameworks_that_do_not_await_refuse_what_is_awaited() -> None:
         web.FlaskSite(backend=web.AsyncBackend())
     with pytest.raises(web.ImproperlyConfigured, match="ADMITTANCE: AsyncBackend is awaited"):
         web.DjangoSite(backend=web.AsyncBackend()).get()
+
+
+def websocket(site: web.StarletteSite) -> TestClient:
+    async def echo(socket: WebSocket) -> None:
+        await socket.accept()
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                await socket.send_text(await socket.receive_text())
+
+    site.app.router.routes.append(WebSocketRoute("/echo", echo))
+    return TestClient(site.app, client=("192.0.2.1", 50_000))
+
+
+def test_a_websocket_is_asked_for_when_it_is_opened() -> None:
+    client = websocket(web.StarletteSite())
+    for left in (1, 0):
+        with client.websocket_connect("/echo") as socket:
+            fields = {name.lower(): value for name, value in socket.extra_headers or []}
+            assert fields[b"ratelimit"].startswith(f'"api";r={left};t='.encode())
+            socket.send_text("a")
+            assert socket.receive_text() == "a"
+    with pytest.raises(WebSocketDenialResponse) as denied, client.websocket_connect("/echo"):
+        pass
+    assert denied.value.status_code == 429
+    assert denied.value.json()["violated-policies"] == ["api"]
+
+
+def test_a_websocket_holds_its_admission_until_it_is_closed() -> None:
+    site = web.StarletteSite(policy="one", mode="admit")
+    with websocket(site).websocket_connect("/echo") as socket:
+        socket.send_text("a")
+        assert socket.receive_text() == "a"
+        assert not site.backend.is_free()
+    assert site.backend.is_free()
+    assert site.backend.ends == [False]
+
+
+def test_a_blocking_backend_is_refused_where_it_would_block() -> None:
+    with pytest.raises(TypeError, match="ServiceBackend would block the event loop; use Async"):
+        web.StarletteSite(backend=ServiceBackend("127.0.0.1:9"))
+
+
+def test_importing_the_package_imports_no_framework() -> None:
+    script = (
+        "import sys, admittance, admittance.middleware\n"
+        "print([name for name in ('starlette', 'flask', 'django') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
