@@ -39,7 +39,7 @@ import admittance
 from admittance import _native
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python" / "examples"))
-from serving import serving  # noqa: E402
+from serving import serving
 
 HOT = "user-42"
 KEYS = [f"user-{number}" for number in range(1_000)]
@@ -235,7 +235,9 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--quick", action="store_true", help="see that it runs; judge nothing by it")
+    parser.add_argument(
+        "--quick", action="store_true", help="see that it runs; judge nothing by it"
+    )
     args = parser.parse_args()
     rounds, scale = (3, 100) if args.quick else (args.rounds, 1)
     python = f"{platform.python_implementation()} {platform.python_version()}"

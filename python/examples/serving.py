@@ -27,9 +27,9 @@ def serving(policies: Mapping[str, Any] | str, *flags: str) -> Iterator[str]:
             "no service to start: set ADMITTANCE_BINARY, or put `admittance` on the path "
             "(cargo build --release makes target/release/admittance)"
         )
-    is_text = isinstance(policies, str)
-    text = policies if is_text else json.dumps({"limiters": policies})
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml" if is_text else ".json") as file:
+    # JSON is YAML.
+    text = policies if isinstance(policies, str) else json.dumps({"limiters": policies})
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
         file.flush()
         command = [binary, "serve", "--config", file.name, "--port", "0", *flags]

@@ -24,7 +24,7 @@ Limited = Callable[..., Any]
 def denied_calls_do_not_begin(limited: Limited) -> None:
     called: list[str] = []
 
-    @limited(Backend(), "api", key=lambda to, text="": to)
+    @limited(Backend(), "api", key=lambda to, text="": to)  # type: ignore[untyped-decorator]
     def send(to: str, text: str = "") -> str:
         """Sends."""
         called.append(to)
@@ -42,7 +42,7 @@ def denied_calls_do_not_begin(limited: Limited) -> None:
 def permits_end_with_the_call(limited: Limited) -> None:
     backend = Backend()
 
-    @limited(backend, "one", "k", mode="admit")
+    @limited(backend, "one", "k", mode="admit")  # type: ignore[untyped-decorator]
     def work(fails: bool) -> bool:
         if fails:
             raise KeyError("the work failed")

@@ -119,9 +119,9 @@ def test_several_limits_are_a_list_and_the_tightest_is_told() -> None:
 
 
 def test_a_quota_that_cannot_be_told_is_refused() -> None:
-    for wrong in ({"name": "é"}, {"name": ""}, {"quota": 10**15}, {"quota": -1}):
+    for name, quota in (("é", 1), ("", 1), ("a", 10**15), ("a", -1)):
         with pytest.raises(InvalidRequestError):
-            Quota(**{"name": "a", "quota": 1, **wrong})
+            Quota(name, quota)
     for window in (0, -1, float("nan"), float("inf"), timedelta(0)):
         with pytest.raises(InvalidRequestError, match="a window has a length"):
             Quota("a", 1, window=window)
@@ -142,7 +142,7 @@ def test_the_http_door_writes_the_same() -> None:
         "tokens": Quota("tokens", 5, window=2_592_000_000, unit="admittance-units"),
         "gate": Quota("gate", 1, unit="concurrent-requests"),
     }
-    asked = [
+    asked: list[tuple[str, dict[str, Any]]] = [
         ("check", {"policy": "api", "key": "k"}),
         ("check", {"policy": "api", "key": "k"}),
         ("check", {"policy": "api", "key": "k"}),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import web
+from django.core.exceptions import ImproperlyConfigured
 from starlette.routing import WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -294,13 +295,13 @@ def test_a_wrong_word_is_refused_where_it_is_written(site: type[Site]) -> None:
     for wrong in ({"mode": "chek"}, {"fail": "ajar"}, {"legacy": "y"}, {"quota": {"speed": 1}}):
         with pytest.raises(Exception, match="is one of") as raised:
             site(**wrong).get()
-        assert isinstance(raised.value, (InvalidRequestError, web.ImproperlyConfigured))
+        assert isinstance(raised.value, (InvalidRequestError, ImproperlyConfigured))
 
 
 def test_frameworks_that_do_not_await_refuse_what_is_awaited() -> None:
     with pytest.raises(TypeError, match="AsyncBackend is awaited.*use ServiceBackend"):
         web.FlaskSite(backend=web.AsyncBackend())
-    with pytest.raises(web.ImproperlyConfigured, match="ADMITTANCE: AsyncBackend is awaited"):
+    with pytest.raises(ImproperlyConfigured, match="ADMITTANCE: AsyncBackend is awaited"):
         web.DjangoSite(backend=web.AsyncBackend()).get()
 
 
@@ -319,7 +320,7 @@ def test_a_websocket_is_asked_for_when_it_is_opened() -> None:
     client = websocket(web.StarletteSite())
     for left in (1, 0):
         with client.websocket_connect("/echo") as socket:
-            fields = {name.lower(): value for name, value in socket.extra_headers or []}
+            fields: dict[bytes, bytes] = dict(socket.extra_headers or [])
             assert fields[b"ratelimit"].startswith(f'"api";r={left};t='.encode())
             socket.send_text("a")
             assert socket.receive_text() == "a"
@@ -349,5 +350,7 @@ def test_importing_the_package_imports_no_framework() -> None:
         "import sys, admittance, admittance.middleware\n"
         "print([name for name in ('starlette', 'flask', 'django') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -23,7 +23,6 @@ import django
 import flask
 import httpx
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured as ImproperlyConfigured
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import Http404, HttpResponse, StreamingHttpResponse
@@ -36,6 +35,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 from werkzeug.exceptions import NotFound
+from werkzeug.test import EnvironBuilder
 
 from admittance import AsyncEmbedded, Embedded
 from admittance.middleware.django import RateLimitMiddleware as DjangoLimit
@@ -183,7 +183,7 @@ class Site:
 
 
 class _Asgi(Site):
-    app: Callable[..., Any]
+    app: Any
 
     def leave(self, where: str = "/early") -> bytes:
         got: list[bytes] = []
@@ -315,10 +315,7 @@ class FlaskSite(Site):
         return Answer(answer.status_code, _joined(list(answer.headers)), answer.data)
 
     def leave(self, where: str = "/early") -> bytes:
-        body = self.app(_environ(where), lambda *head: None)
-        part: bytes = next(iter(body))
-        body.close()
-        return part
+        return _first(self.app, where)
 
     def done(self) -> str:
         self.reached += 1
@@ -359,10 +356,7 @@ class DjangoSite(Site):
 
     def leave(self, where: str = "/early") -> bytes:
         with override_settings(**self.settings):
-            response = WSGIHandler()(_environ(where), lambda *head: None)
-            part: bytes = next(iter(response))
-            response.close()
-            return part
+            return _first(WSGIHandler(), where)
 
     def done(self, request: Any) -> Any:
         self.reached += 1
@@ -398,7 +392,7 @@ class DjangoAsgiSite(DjangoSite, _Asgi):
             client.peer = peer
             asked = client.get(where, headers=_names(headers))
             try:
-                answer = await asked
+                answer: Any = await asked
                 if answer.streaming:
                     body = b"".join([part async for part in answer])
                 else:
@@ -475,11 +469,13 @@ def _scope(where: str) -> dict[str, Any]:
     }
 
 
-def _environ(where: str) -> dict[str, Any]:
-    from werkzeug.test import EnvironBuilder
-
+def _first(app: Any, where: str) -> bytes:
+    """The first part of what an application of WSGI answers to a client that goes away then."""
     builder = EnvironBuilder(where, environ_base={"REMOTE_ADDR": "192.0.2.1"})
-    return builder.get_environ()
+    body = app(builder.get_environ(), lambda *head: None)
+    part: bytes = next(iter(body))
+    body.close()
+    return part
 
 
 def _names(headers: dict[str, str]) -> dict[str, str]:

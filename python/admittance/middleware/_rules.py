@@ -247,9 +247,7 @@ def bounded(key: str) -> str:
         return ""
 
 
-def additions(
-    fields: Mapping[str, str], present: Collection[str]
-) -> Iterator[tuple[str, str]]:
+def additions(fields: Mapping[str, str], present: Collection[str]) -> Iterator[tuple[str, str]]:
     """The fields to append to an answer that has these already, in lower case. `RateLimit` and
     `RateLimit-Policy` are lists; of the older families, which have room for one limit, what is
     there stays whole."""
