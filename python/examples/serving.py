@@ -32,7 +32,8 @@ def serving(policies: Mapping[str, Any] | str, *flags: str) -> Iterator[str]:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(text)
         file.flush()
-        command = [binary, "serve", "--config", file.name, "--port", "0", *flags]
+        quiet = ("--log-denials", "0")
+        command = [binary, "serve", "--config", file.name, "--port", "0", *quiet, *flags]
         service = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert service.stdout is not None
