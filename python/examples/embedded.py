@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from admittance import Embedded, headers
+from admittance import Embedded, Quota, headers
 
 limits = Embedded(
     {
-        # 100 a minute per user, in bursts of at most 3.
-        "api": {"strategy": "gcra", "limit": 100, "period": "1m", "burst": 3},
+        # 100 an hour per user, in bursts of at most 3.
+        "api": {"strategy": "gcra", "limit": 100, "period": "1h", "burst": 3},
         # One job of a tenant at a time.
         "jobs": {"concurrency": {"minLimit": 1, "maxLimit": 1}},
     }
@@ -21,8 +21,8 @@ def main() -> None:
 
     denied = decisions[-1]
     print(f"ann may come back in {denied.retry_after_ms} ms")
-    assert 0 < denied.retry_after_ms <= 600, "one of a hundred a minute comes back every 600 ms"
-    print("as header fields:", headers(denied, "api"))
+    assert 0 < denied.retry_after_ms <= 36_000, "one of a hundred an hour comes back every 36 s"
+    print("as header fields:", headers(denied, Quota("api", 100, window=3600)))
 
     # Many keys at one instant, as columns: no object per key.
     keys = [f"user-{number % 300}" for number in range(1_000)]
