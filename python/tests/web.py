@@ -157,6 +157,10 @@ class Site:
     def build(self, options: dict[str, Any]) -> None:
         raise NotImplementedError
 
+    def is_free(self) -> bool:
+        """Whether a permit of `one` is free."""
+        return bool(self.backend.is_free())
+
     def get(self, where: str = "/", peer: str = "192.0.2.1", **headers: str) -> Answer:
         raise NotImplementedError
 
@@ -166,7 +170,7 @@ class Site:
 
     def parts(self) -> Iterator[bytes]:
         for part in (b"a", b"b"):
-            self.freed.append(self.backend.is_free())
+            self.freed.append(self.is_free())
             yield part
 
     async def parts_async(self) -> AsyncIterator[bytes]:
