@@ -204,6 +204,12 @@ def test_each_axis_is_told_where_quotas_say_which_there_are(site: type[Site]) ->
     assert answer.fields["ratelimit-policy"] == told
     assert answer.fields["ratelimit"].startswith('"both/concurrency";r=0;t='), "rate was not asked"
     assert json.loads(answer.body)["violated-policies"] == ["both/concurrency"]
+    assert int(answer.fields["retry-after"]) >= 1
+    shop = site(policy="both", mode="admit", quota={"rate": quota["rate"]})
+    with shop.backend.inner.admit("both", "somebody"):
+        answer = shop.get()
+    assert "ratelimit" not in answer.fields, "what denied is not told"
+    assert int(answer.fields["retry-after"]) >= 1
 
 
 @each

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from .._shapes import Answered, AsyncChecks, Checks, Decided, Held, is_async, is_awaitable
 from ..errors import AdmittanceError, InvalidRequestError, ServiceUnavailableError
-from ..headers import NEVER_MS, Legacy, Quota, tell
+from ..headers import NEVER_MS, Legacy, Quota, retry_after_secs, tell
 
 Asking = TypeVar("Asking")
 Mode = Literal["check", "admit"]
@@ -133,6 +133,11 @@ class Rules(Generic[Asking]):
         fields = tell(self._told(admission), legacy=self._legacy)
         if admission.allowed:
             return Ruling(fields, None, said, admission)
+        # The wait of the whole, also if what denied is among no quotas.
+        fields.pop("Retry-After", None)
+        wait = retry_after_secs(said)
+        if wait is not None:
+            fields["Retry-After"] = str(wait)
         return Ruling(fields, self._denied(said, admission.binding_axis), said)
 
     def _named(self, axis: str) -> str | Quota:
