@@ -15,7 +15,7 @@ POLICIES = {
 
 
 async def drive(target: str) -> None:
-    async with AsyncServiceBackend(target) as rl:
+    async with AsyncServiceBackend(target, timeout=5) as rl:
         asked = (rl.check("api", "ann") for _ in range(20))
         decisions = await asyncio.gather(*asked)
         allowed = sum(decision.allowed for decision in decisions)

@@ -23,7 +23,7 @@ POLICIES = {
 
 
 def main() -> None:
-    with serving(POLICIES) as target, ServiceBackend(target) as rl:
+    with serving(POLICIES) as target, ServiceBackend(target, timeout=5) as rl:
         with rl.admit("checkout", "ann") as adm:
             assert adm.allowed and adm.held
             other = rl.admit("checkout", "bob")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def crash(target: str) -> None:
-    adm = ServiceBackend(target).admit("checkout", "ann")
+    adm = ServiceBackend(target, timeout=5).admit("checkout", "ann")
     os._exit(0 if adm.held else 1)
 
 

@@ -16,7 +16,7 @@ POLICIES = {"api": {"strategy": "gcra", "limit": 2, "period": "1m"}}
 
 
 def application(target: str) -> FastAPI:
-    backend = AsyncServiceBackend(target)
+    backend = AsyncServiceBackend(target, timeout=5)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -18,7 +18,7 @@ POLICIES = {
 
 
 def main() -> None:
-    with serving(POLICIES) as target, FleetBackend(target) as fleet:
+    with serving(POLICIES) as target, FleetBackend(target, timeout=5) as fleet:
         leased = fleet.leased("global", batch=100)
         spent = sum(leased.check("ann").allowed for _ in range(550))
         print(f"{spent} checks were decided in this process")

@@ -43,7 +43,7 @@ def reserved(rl: ServiceBackend, tenant: str) -> int:
 
 
 def main() -> None:
-    with serving(POLICIES) as target, ServiceBackend(target) as rl:
+    with serving(POLICIES) as target, ServiceBackend(target, timeout=5) as rl:
         served = metered(rl, "acme")
         print(f"acme was served {served} tokens, then the budget was spent")
         assert served == 100

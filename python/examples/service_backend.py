@@ -10,7 +10,7 @@ POLICIES = {"api": {"strategy": "gcra", "limit": 5, "period": "1h"}}
 
 
 def main() -> None:
-    with serving(POLICIES) as target, ServiceBackend(target) as rl:
+    with serving(POLICIES) as target, ServiceBackend(target, timeout=5) as rl:
         decision = rl.check("api", "ann")
         print(f"ann: allowed={decision.allowed}, {decision.remaining} of {decision.limit} left")
         assert decision.allowed and decision.remaining == 4

@@ -60,7 +60,7 @@ def backend(kind: str) -> Iterator[Any]:
     if kind == "embedded":
         yield Embedded(POLICIES)
         return
-    with serving(POLICIES) as target, ServiceBackend(target) as rl:
+    with serving(POLICIES) as target, ServiceBackend(target, timeout=10) as rl:
         yield rl
 
 
@@ -70,7 +70,7 @@ async def async_backend(kind: str) -> AsyncIterator[Any]:
         yield AsyncEmbedded(POLICIES)
         return
     with serving(POLICIES) as target:
-        async with AsyncServiceBackend(target) as rl:
+        async with AsyncServiceBackend(target, timeout=10) as rl:
             yield rl
 
 
@@ -211,12 +211,12 @@ async def concurrency_awaited(rl: Any) -> None:
 
 def test_a_fleet_spends_what_it_leased() -> None:
     async def drive(target: str) -> int:
-        async with AsyncFleetBackend(target) as fleet:
+        async with AsyncFleetBackend(target, timeout=5) as fleet:
             leased = fleet.leased("global")
             return sum([(await leased.check()).allowed for _ in range(60)])
 
     with serving(POLICIES) as target:
-        with FleetBackend(target) as fleet:
+        with FleetBackend(target, timeout=5) as fleet:
             leased = fleet.leased("global")
             assert leased.check().allowed
             here = 1 + sum(leased.check().allowed for _ in range(19))
