@@ -80,3 +80,8 @@ __all__ = [
     "UnauthenticatedError",
     "__version__",
 ]
+
+from .decorator import limited
+from .headers import Quota, headers
+
+__all__ += ["Quota", "headers", "limited"]
