@@ -19,7 +19,7 @@ use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
-use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
+use tonic_prost::{ProstDecoder, ProstEncoder};
 
 /// The most fields of a message, repeated ones counted each time: the most keys of a batch, and
 /// what else a message of the contract has.
