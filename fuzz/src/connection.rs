@@ -7,10 +7,18 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::Input;
-use crate::live::{in_time, live};
+use crate::live::{Live, live};
 
 /// Feeds a connection: the first byte says how it begins.
 pub fn target(bytes: &[u8]) {
+    feed(live(), bytes);
+}
+
+/// The same of any service.
+///
+/// # Panics
+/// If a property does not hold.
+pub fn feed(live: &Live, bytes: &[u8]) {
     let input = &mut Input::new(bytes);
     let greeting: &[u8] = match input.byte() % 4 {
         0 => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
@@ -18,7 +26,6 @@ pub fn target(bytes: &[u8]) {
         2 => b"POST /v1/check HTTP/1.1\r\nhost: f\r\n",
         _ => b"",
     };
-    let live = live();
     live.runtime.block_on(async {
         let mut stream = live.connect().await;
         // A service that has hung up already takes no more: that is its right.
@@ -29,7 +36,7 @@ pub fn target(bytes: &[u8]) {
         };
         let _ = sent.await;
         let mut answer = vec![0; 16 << 10];
-        while let Ok(1..) = in_time(stream.read(&mut answer)).await {}
+        while let Ok(1..) = live.in_time(stream.read(&mut answer)).await {}
         drop(stream);
         live.unharmed().await;
     });

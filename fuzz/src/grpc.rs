@@ -15,28 +15,35 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 use crate::Input;
-use crate::live::{NAMES, framed, grpc, live, read};
+use crate::live::{Live, NAMES, framed, grpc, live};
 
 /// Feeds a method: the first byte says which, the second how the rest becomes a body.
 pub fn target(bytes: &[u8]) {
+    feed(live(), bytes);
+}
+
+/// The same of any service.
+///
+/// # Panics
+/// If a property does not hold.
+pub fn feed(live: &Live, bytes: &[u8]) {
     let input = &mut Input::new(bytes);
     let method = &methods()[input.below(methods().len())];
     let shape = input.byte();
     let body = body(shape, input.rest());
-    let live = live();
     live.runtime.block_on(async {
         let mut request = grpc(&method.path, body);
         if shape & 64 > 0 {
             request.headers_mut().insert("grpc-timeout", http::HeaderValue::from_static("10S"));
         }
-        if let Some(answer) = live.over_http2(request).await {
-            assert_eq!(answer.status(), 200, "{}", method.path);
-            if answer.headers().contains_key("grpc-status") {
-                judge(&method.path, answer.headers());
-            } else if !method.is_endless {
-                let answer = read(answer).await;
-                judge(&method.path, &answer.trailers);
-            }
+        let answer = live.over_http2(request).await;
+        let answer = answer.unwrap_or_else(|| panic!("{}: no answer at all", method.path));
+        assert_eq!(answer.status(), 200, "{}", method.path);
+        if answer.headers().contains_key("grpc-status") {
+            judge(&method.path, answer.headers());
+        } else if !method.is_endless {
+            let answer = live.read(answer).await;
+            judge(&method.path, &answer.trailers);
         }
         live.unharmed().await;
     });
@@ -47,7 +54,8 @@ fn judge(path: &str, headers: &HeaderMap) {
     let status: Option<u32> = text("grpc-status").and_then(|status| status.parse().ok());
     let message = text("grpc-message").unwrap_or_default();
     match status {
-        Some(2) | None => panic!("{path}: {headers:?}"),
+        None => panic!("{path}: no status: {headers:?}"),
+        Some(2) => panic!("{path}: unknown: {headers:?}"),
         Some(13) => {
             let is_body = ["decod", "protocol", "missing", "compress"];
             let is_body = is_body.iter().any(|word| message.to_lowercase().contains(word));

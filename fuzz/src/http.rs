@@ -14,25 +14,32 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use serde_json::Value;
 
-use crate::live::{Answer, NAMES, Sent, live, read};
+use crate::live::{Answer, Live, NAMES, Sent, live};
 
 /// Feeds the door. The first line is a method and a path, fields follow up to an empty line, the
 /// rest is the body. A path that begins with `#` is the one of that number among those described.
 pub fn target(bytes: &[u8]) {
+    feed(live(), bytes);
+}
+
+/// The same of any service.
+///
+/// # Panics
+/// If a property does not hold.
+pub fn feed(live: &Live, bytes: &[u8]) {
     let Some((request, is_http2)) = request(bytes) else { return };
     let method = request.method().clone();
-    let live = live();
     live.runtime.block_on(async {
+        let shown = format!("{method} {}", request.uri());
         let answer = match is_http2 {
             false => live.over_http1(request).await,
             true => match live.over_http2(request).await {
-                Some(answer) => Some(read(answer).await),
+                Some(answer) => Some(live.read(answer).await),
                 None => None,
             },
         };
-        if let Some(answer) = answer {
-            judge(&method, &answer);
-        }
+        let answer = answer.unwrap_or_else(|| panic!("{shown}: no answer at all"));
+        judge(&method, &answer);
         live.unharmed().await;
     });
 }

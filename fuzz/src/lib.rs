@@ -29,7 +29,7 @@ pub mod grpc;
 pub mod http;
 mod input;
 pub mod limiter;
-mod live;
+pub mod live;
 pub mod machines;
 mod mutate;
 

@@ -9,14 +9,14 @@
 //!   trace.
 //!
 //! # Proven by
-//! The tests below, and `tests/plan.rs`.
+//! The tests of `plan.rs`, `tests/plan.rs`, and `tests/plan_witness.rs` beside real services.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use admittance::{Atomicity, Axis, Builtin, Cost, Decision, Micros, Span, Strategy};
+use admittance::{Atomicity, Axis, Builtin, Cost, Decision, Micros, OnFull, Span, Strategy};
 use admittance_core::budget::{self, Account, Budget, LeaseKey, Line};
-use admittance_server::{PolicyConfig, ShadowConfig};
+use admittance_server::{CostConfig, PolicyConfig, ShadowConfig};
 
 /// Traffic of many keys through one strategy.
 pub(crate) struct Rated<S: Strategy> {
@@ -153,6 +153,15 @@ impl Machine {
         }
         if policy.rate.as_ref().is_some_and(|rate| !rate.tier.is_strict()) {
             unasked.push("leases and remembered denials are left out: every check is exact");
+        }
+        let rate = policy.rate.as_ref().filter(|rate| rate.escrow.is_none());
+        let keys = rate.is_some_and(|rate| rate.max_keys != PolicyConfig::MAX_KEYS_DEFAULT);
+        let cost = policy.cost.as_ref();
+        if keys || cost.is_some_and(|cost| cost.max_keys != CostConfig::MAX_KEYS_DEFAULT) {
+            unasked.push("maxKeys is left out: there is room for every key");
+        }
+        if rate.is_some_and(|rate| rate.on_full != OnFull::default()) {
+            unasked.push("onFull is left out: there is room for every key");
         }
         if policy.joint.is_some() {
             unasked.push("prices (joint) are left out");

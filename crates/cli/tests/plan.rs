@@ -197,6 +197,67 @@ fn plan_exits_with_1_when_more_are_newly_denied_than_may_be() {
 }
 
 #[test]
+fn plan_does_not_pass_requests_that_it_left_out() {
+    let place = Place::new("plan-left-out");
+    let tenants = "  tenants: { fairEscrow: { limit: 9, period: 1s } }\n";
+    let api = |limit| format!("  api: {{ strategy: gcra, limit: {limit}, period: 1h }}\n");
+    place.file("a.yaml", &format!("limiters:\n{}{tenants}", api(5)));
+    place.file("b.yaml", &format!("limiters:\n{}{tenants}", api(1)));
+    let asked = |policy: &str| format!("{{\"at\":0,\"policy\":\"{policy}\",\"key\":\"k\"}}\n");
+    place.file("t.jsonl", &format!("{}{}", asked("api"), asked("tenants").repeat(3)));
+    let output = place.plan(&["--max-newly-denied", "0"]);
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    let said = "whether at most 0 are newly denied is not known: 3 requests of policy tenants are \
+                left out of the comparison; take these lines out of the trace, or name another \
+                policy with --policy, and try the policy that is left out beside the one that is \
+                served (shadow: [candidate])\n";
+    assert!(err(&output).ends_with(said), "{}", err(&output));
+    // Who asks for no verdict gets none, and is told what was left out all the same.
+    let output = place.plan(&[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        err(&output).ends_with("policy tenants: 3 requests are left out\n"),
+        "{}",
+        err(&output)
+    );
+    // What is said to be done helps.
+    place.file("t.jsonl", &asked("api"));
+    assert_eq!(place.plan(&["--max-newly-denied", "0"]).status.code(), Some(0));
+    // Too many are too many, whatever else was asked.
+    place.file("t.jsonl", &format!("{}{}", asked("api").repeat(2), asked("tenants")));
+    let output = place.plan(&["--max-newly-denied", "0"]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let said = "1 requests are newly denied; at most 0 may be\n";
+    assert!(err(&output).ends_with(said), "{}", err(&output));
+}
+
+#[test]
+fn plan_names_settings_that_it_does_not_go_by() {
+    let place = Place::new("plan-settings");
+    place.file("t.jsonl", "{\"at\":0,\"policy\":\"api\",\"key\":\"k\"}\n");
+    place.file("a.yaml", "limiters:\n  api: { strategy: gcra, limit: 5, period: 1h }\n");
+    let said = |settings: &str| {
+        let policies = format!(
+            "limiters:\n  api: {{ strategy: gcra, limit: 5, period: 1h{settings} }}\n  spend: {{ \
+             tokenBudget: {{ budget: 5, period: 1h{} }} }}\n",
+            if settings.is_empty() { "" } else { ", maxKeys: 7" }
+        );
+        place.file("b.yaml", &policies);
+        let output = place.plan(&["--max-newly-denied", "0"]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        err(&output)
+    };
+    assert_eq!(said(""), "");
+    let (keys, full) = ("maxKeys is left out", "onFull is left out");
+    let room = "there is room for every key";
+    let expected = format!(
+        "candidate api: {keys}: {room}\ncandidate api: {full}: {room}\n\
+         candidate spend: {keys}: {room}\n"
+    );
+    assert_eq!(said(", maxKeys: 100, onFull: deny"), expected);
+}
+
+#[test]
 fn plan_says_which_line_it_cannot_read_and_why() {
     let place = files("plan-bad");
     for (line, said) in [

@@ -1,7 +1,14 @@
 //! One connection: its bytes, in the clear or not, its greeting, and since when it has had
 //! something to read.
+//!
+//! # Guarantee
+//! - A peer has [`CALL_MAX`](crate::CALL_MAX) to say which HTTP it speaks, however many bytes it
+//!   takes for that, and as long to take something of what is written to it.
+//! - One that has done both is waited for.
+//!
+//! # Proven by
+//! The tests below, with deadlines that are none or count wrongly; `tests/stall.rs`.
 
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,11 +16,10 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 
+use crate::deadline::{Deadline, InCallMax};
 use crate::load::{Peer, Ready};
-use crate::serve::CALL_MAX;
 
 /// What is read and written.
 pub(crate) enum Stream {
@@ -24,25 +30,25 @@ pub(crate) enum Stream {
 }
 
 /// A connection that notes when it had something to read.
-pub(crate) struct Connection {
-    stream: Stream,
+pub(crate) struct Connection<S = Stream, D = InCallMax> {
+    stream: S,
     ready: Arc<Ready>,
     /// Wakes the task of the connection, and notes when.
     waker: Waker,
     /// Until when the peer must have said which HTTP it speaks; `None` once it has.
-    greeting: Option<Greeting>,
+    greeting: Option<Greeting<D>>,
     /// Until when the peer must take something; `None` while nothing waits for it.
-    blocked: Option<Pin<Box<Sleep>>>,
+    blocked: Option<D>,
 }
 
 #[derive(Debug)]
-struct Greeting {
+struct Greeting<D> {
     /// How much of the preface of HTTP/2 has come.
     matched: usize,
-    until: Pin<Box<Sleep>>,
+    until: D,
 }
 
-impl Greeting {
+impl<D> Greeting<D> {
     /// Whether it is known now what is spoken.
     fn is_over(&mut self, arrived: &[u8]) -> bool {
         let wanted = &PREFACE[self.matched..];
@@ -54,8 +60,13 @@ impl Greeting {
 
 impl Connection {
     pub(crate) fn new(stream: Stream, peer: &Peer) -> Self {
-        let until = Box::pin(tokio::time::sleep(CALL_MAX));
-        let greeting = Some(Greeting { matched: 0, until });
+        Self::over(stream, peer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin, D: Deadline> Connection<S, D> {
+    fn over(stream: S, peer: &Peer) -> Self {
+        let greeting = Some(Greeting { matched: 0, until: D::begin() });
         let ready = Arc::clone(&peer.ready);
         let waker = Waker::from(Arc::clone(&ready));
         Self { stream, ready, waker, greeting, blocked: None }
@@ -88,16 +99,15 @@ impl Connection {
             self.blocked = None;
             return polled;
         }
-        let sleep = || Box::pin(tokio::time::sleep(CALL_MAX));
-        let blocked = self.blocked.get_or_insert_with(sleep);
-        if blocked.as_mut().poll(context).is_ready() {
+        let blocked = self.blocked.get_or_insert_with(D::begin);
+        if blocked.poll_over(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         Poll::Pending
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin, D: Deadline> AsyncRead for Connection<S, D> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -108,7 +118,7 @@ impl AsyncRead for Connection {
         let Some(greeting) = &mut self.greeting else { return polled };
         if greeting.is_over(&buffer.filled()[before..]) {
             self.greeting = None;
-        } else if polled.is_pending() && greeting.until.as_mut().poll(context).is_ready() {
+        } else if polled.is_pending() && greeting.until.poll_over(context).is_ready() {
             // Who connects and says nothing must not keep a place.
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -116,7 +126,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin, D: Deadline> AsyncWrite for Connection<S, D> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -210,3 +220,111 @@ impl AsyncWrite for Stream {
 
 /// The bytes that every HTTP/2 connection begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::deadline::mutants::{Anew, AtOnce, Never, is_given_up_in_time};
+    use crate::serve::CALL_MAX;
+
+    fn connected<D: Deadline>() -> (Connection<DuplexStream, D>, DuplexStream) {
+        let (ours, theirs) = duplex(64);
+        let peer = Peer::new(SocketAddr::from(([127, 0, 0, 1], 1)), None);
+        (Connection::over(ours, &peer), theirs)
+    }
+
+    /// Reads until there is no more to read, or it is given up.
+    async fn read_all<D: Deadline>(connection: &mut Connection<DuplexStream, D>) -> io::Result<()> {
+        let mut bytes = [0; 16];
+        while AsyncReadExt::read(connection, &mut bytes).await? > 0 {}
+        Ok(())
+    }
+
+    /// Whether a peer is given up that says nothing, or half of it, at once or byte by byte.
+    async fn half_a_greeting_is_given_up<D: Deadline>() -> bool {
+        for (said, every) in [(0, 0), (20, 0), (20, 1)] {
+            let (mut connection, mut theirs) = connected::<D>();
+            let saying = async {
+                for byte in &PREFACE[..said] {
+                    theirs.write_all(&[*byte]).await?;
+                    sleep(Duration::from_secs(every)).await;
+                }
+                std::future::pending::<io::Result<()>>().await
+            };
+            let reading = async {
+                tokio::select! {
+                    read = read_all(&mut connection) => read,
+                    broken = saying => broken,
+                }
+            };
+            if !is_given_up_in_time(reading).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a peer is given up that takes nothing, also if we look again and again.
+    async fn who_takes_nothing_is_given_up<D: Deadline>() -> bool {
+        let (mut connection, theirs) = connected::<D>();
+        let mut writing = std::pin::pin!(connection.write_all(&[0; 65]));
+        let is_given_up = is_given_up_in_time(async {
+            // It is looked at once a second.
+            while timeout(Duration::from_secs(1), writing.as_mut()).await.is_err() {}
+        });
+        let is_given_up = is_given_up.await;
+        drop(theirs);
+        is_given_up
+    }
+
+    /// Whether a peer is waited for that has said what it speaks, says no more for an hour and
+    /// takes what it is told slowly.
+    async fn who_does_its_part_is_waited_for<D: Deadline>() -> bool {
+        for greeting in [&PREFACE[..], b"GET /", b"PRINT"] {
+            let (mut connection, mut theirs) = connected::<D>();
+            theirs.write_all(greeting).await.expect("there is room");
+            let silence = timeout(Duration::from_secs(3_600), read_all(&mut connection)).await;
+            if silence.is_ok() {
+                return false;
+            }
+            let taking = async {
+                let mut taken = [0; 16];
+                loop {
+                    sleep(CALL_MAX - Duration::from_secs(1)).await;
+                    theirs.read_exact(&mut taken).await.expect("it is still written to");
+                }
+            };
+            tokio::select! {
+                written = connection.write_all(&[0; 1_024]) => if written.is_err() {
+                    return false;
+                },
+                () = taking => return false,
+            }
+        }
+        true
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_do_its_part_in_time_is_given_up_and_nobody_else() {
+        assert!(half_a_greeting_is_given_up::<InCallMax>().await);
+        assert!(who_takes_nothing_is_given_up::<InCallMax>().await);
+        assert!(who_does_its_part_is_waited_for::<InCallMax>().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deadlines_that_are_none_or_count_wrongly_are_caught() {
+        assert!(!half_a_greeting_is_given_up::<Never>().await);
+        assert!(!who_takes_nothing_is_given_up::<Never>().await);
+        assert!(!half_a_greeting_is_given_up::<Anew>().await);
+        assert!(!who_takes_nothing_is_given_up::<Anew>().await);
+        assert!(!half_a_greeting_is_given_up::<AtOnce>().await);
+        assert!(!who_takes_nothing_is_given_up::<AtOnce>().await);
+        assert!(!who_does_its_part_is_waited_for::<AtOnce>().await);
+    }
+}

@@ -27,6 +27,7 @@ mod beside;
 mod budgets;
 mod config;
 mod connection;
+mod deadline;
 mod door_secret;
 mod escrow;
 mod fleet;

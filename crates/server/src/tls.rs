@@ -8,7 +8,8 @@
 //!   that are not right change nothing.
 //!
 //! # Proven by
-//! `tests/tls.rs`.
+//! `tests/tls.rs`, with reloads that keep the old files or hide what is wrong; the tests below,
+//! with handshakes that have no end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::deadline::{Deadline, InCallMax, in_time};
 
 /// A certificate and its key, and who may connect. Clones are handles to the same.
 #[derive(Clone)]
@@ -100,9 +105,21 @@ impl Tls {
         self.0.files.client_authority.is_some()
     }
 
-    /// For the next connection.
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.0.current.load_full())
+    /// Shakes hands with whoever has connected; `None` if that cannot be, or takes too long.
+    pub(crate) async fn shake<S>(&self, stream: S) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.shake_in::<InCallMax, S>(stream).await
+    }
+
+    async fn shake_in<D, S>(&self, stream: S) -> Option<TlsStream<S>>
+    where
+        D: Deadline,
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let acceptor = TlsAcceptor::from(self.0.current.load_full());
+        in_time::<D, _>(acceptor.accept(stream)).await?.ok()
     }
 }
 
@@ -151,5 +168,88 @@ fn unread(path: &Path, error: rustls::pki_types::pem::Error, what: &'static str)
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tls").field("is_mutual", &self.is_mutual()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/certs/mod.rs"]
+mod certs;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustls::ClientConfig;
+    use rustls::pki_types::ServerName;
+    use tokio::io::{AsyncWriteExt, duplex};
+    use tokio::time::sleep;
+    use tokio_rustls::TlsConnector;
+
+    use super::certs::Authority;
+    use super::*;
+    use crate::deadline::mutants::{Anew, AtOnce, Never, is_given_up_in_time};
+
+    /// Whether a handshake is given up in time that is not begun, stays half done, or goes on byte
+    /// by byte.
+    async fn a_handshake_that_stalls_is_given_up<D: Deadline>(tls: &Tls) -> bool {
+        // The head of a greeting of 512 bytes.
+        let head = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+        for (said, every) in [(0, 0), (head.len(), 0), (head.len(), 1_u32)] {
+            let (ours, mut theirs) = duplex(64);
+            let saying = async {
+                for byte in head[..said]
+                    .iter()
+                    .chain(std::iter::repeat_n(&0, if every > 0 { 100 } else { 0 }))
+                {
+                    if theirs.write_all(&[*byte]).await.is_err() {
+                        return;
+                    }
+                    sleep(Duration::from_secs(every.into())).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let shaking = async {
+                tokio::select! {
+                    shaken = tls.shake_in::<D, _>(ours) => shaken.is_none(),
+                    () = saying => false,
+                }
+            };
+            if !is_given_up_in_time(shaking).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether an honest client is served.
+    async fn an_honest_client_is_served<D: Deadline>(tls: &Tls, authority: &Authority) -> bool {
+        let mut roots = RootCertStore::empty();
+        for known in certificates(&authority.certificate).expect("it was written") {
+            roots.add(known).expect("an authority");
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().expect("supported");
+        let config = builder.with_root_certificates(roots).with_no_client_auth();
+        let (ours, theirs) = duplex(1 << 16);
+        let name = ServerName::try_from("localhost").expect("a name");
+        let connector = TlsConnector::from(Arc::new(config));
+        let connecting = connector.connect(name, theirs);
+        let (shaken, connected) = tokio::join!(tls.shake_in::<D, _>(ours), connecting);
+        shaken.is_some() && connected.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_has_an_end() {
+        let authority = Authority::new("shake");
+        let own = authority.sign("server", "localhost");
+        let tls = Tls::load(&own.certificate, &own.key, None).expect("they go together");
+        assert!(a_handshake_that_stalls_is_given_up::<InCallMax>(&tls).await);
+        assert!(an_honest_client_is_served::<InCallMax>(&tls, &authority).await);
+        // One that has none, one that begins anew, and one that is over before it began.
+        assert!(!a_handshake_that_stalls_is_given_up::<Never>(&tls).await);
+        assert!(!a_handshake_that_stalls_is_given_up::<Anew>(&tls).await);
+        assert!(!a_handshake_that_stalls_is_given_up::<AtOnce>(&tls).await);
+        assert!(!an_honest_client_is_served::<AtOnce>(&tls, &authority).await);
     }
 }

@@ -3,17 +3,19 @@
 //! The level is brought to nothing by an executor whose probes take turns to be late, under the law
 //! of the standard deviation, which then stays there.
 
+mod behind;
 mod live;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use admittance::load::{Class, Executor, Probe, Prober, Tasks, on_pool};
+use admittance::load::Class;
 use admittance::{Cost, ManualClock, Micros, Source};
 use admittance_proto::v1;
 use admittance_server::{Axis, Config, Fail, Refusal, Service, Work};
 use tonic::Code;
 
+use crate::behind::{shed_all, uneven};
 use crate::live::{Live, START_US};
 
 const POLICIES: &str = "
@@ -36,29 +38,6 @@ fn clock() -> ManualClock {
 fn service(policies: &str) -> Arc<Service> {
     let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
     Arc::new(Service::new(&config, Arc::new(clock())))
-}
-
-/// Probes that come back in pairs: the delay of one is never that of the other.
-fn uneven() -> impl Executor {
-    let mut late: Option<Probe> = None;
-    let schedule = move |probe: Probe| match late.take() {
-        None => late = Some(probe),
-        Some(other) => {
-            probe.run();
-            other.run();
-        }
-    };
-    on_pool(schedule, || Tasks { tasks: 1, workers: 1 })
-}
-
-/// Sheds everything, until it is dropped.
-async fn shed_all(service: &Service) -> Prober {
-    let shedder = service.shedder().expect("it sheds");
-    let prober = shedder.start(uneven()).expect("not started yet");
-    while shedder.percent() > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    prober
 }
 
 #[tokio::test]

@@ -2,13 +2,13 @@
 //! none of it changes a decision; no flood fills the log.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod behind;
 mod live;
 mod seen;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use admittance::load::{Executor, Probe, Prober, Tasks, on_pool};
+use admittance::load::Prober;
 use admittance::{ManualClock, Micros, Span};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
@@ -18,6 +18,7 @@ use admittance_server::{
 use fastrand::Rng;
 use tonic::transport::Channel;
 
+use self::behind::shed_all;
 use self::live::{Live, START_US};
 use self::seen::{Collected, Collector};
 
@@ -46,29 +47,6 @@ fn service(policies: &str, is_shedding: bool, clock: &ManualClock) -> Service {
     let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
     let load = if is_shedding { config.load } else { Shedding(None) };
     Service::new(&Config { load, ..config }, Arc::new(clock.clone()))
-}
-
-/// Probes that come back in pairs: the delay of one is never that of the other.
-fn uneven() -> impl Executor {
-    let mut late: Option<Probe> = None;
-    let schedule = move |probe: Probe| match late.take() {
-        None => late = Some(probe),
-        Some(other) => {
-            probe.run();
-            other.run();
-        }
-    };
-    on_pool(schedule, || Tasks { tasks: 1, workers: 1 })
-}
-
-/// Sheds everything, until it is dropped.
-async fn shed_all(service: &Service) -> Prober {
-    let shedder = service.shedder().expect("it sheds");
-    let prober = shedder.start(uneven()).expect("not started yet");
-    while shedder.percent() > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    prober
 }
 
 /// What one decision was called, everywhere.

@@ -220,8 +220,8 @@ async fn a_handshake_that_stalls_gives_its_place_back() {
     }
 }
 
-#[tokio::test]
-async fn new_files_are_taken_and_wrong_ones_change_nothing() {
+/// What is wrong with a way to read the files again, if anything is.
+async fn rereads(reload: impl Fn(&Tls) -> Result<(), TlsError>) -> Result<(), &'static str> {
     let (old, new) = (Authority::new("old"), Authority::new("new"));
     let own = old.sign("server", "localhost");
     let tls = loaded(&own, None);
@@ -230,16 +230,46 @@ async fn new_files_are_taken_and_wrong_ones_change_nothing() {
     let next = new.sign("server", "localhost");
     // Half of it: certificate and key do not go together.
     std::fs::copy(&next.certificate, &own.certificate).expect("copied");
-    assert!(matches!(tls.reload(), Err(TlsError::Unusable(_))));
-    assert_eq!(Client::of(&old).peek(live.address).await, Ok(9), "the old one stays");
+    if !matches!(reload(&tls), Err(TlsError::Unusable(_))) {
+        return Err("half of it was taken, or not told of");
+    }
+    if Client::of(&old).peek(live.address).await != Ok(9) {
+        return Err("the old one did not stay");
+    }
     std::fs::copy(&next.key, &own.key).expect("copied");
-    tls.reload().expect("they go together");
-    assert_eq!(Client::of(&new).peek(live.address).await, Ok(9));
-    assert!(Client::of(&old).connect(live.address).await.is_err());
+    if reload(&tls).is_err() || Client::of(&new).peek(live.address).await != Ok(9) {
+        return Err("the new one was not taken");
+    }
+    if Client::of(&old).connect(live.address).await.is_ok() {
+        return Err("the old one is still served");
+    }
     std::fs::write(&own.certificate, "nothing").expect("written");
-    let error = tls.reload().expect_err("no certificate");
+    let Err(error) = reload(&tls) else { return Err("no certificate was taken for one") };
     assert!(error.to_string().contains("server.pem: none is there"), "{error}");
-    assert_eq!(Client::of(&new).peek(live.address).await, Ok(9), "the last good one stays");
+    match Client::of(&new).peek(live.address).await {
+        Ok(9) => Ok(()),
+        _ => Err("the last good one did not stay"),
+    }
+}
+
+#[tokio::test]
+async fn new_files_are_taken_and_wrong_ones_change_nothing() {
+    assert_eq!(rereads(Tls::reload).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_reload_that_keeps_the_old_files_or_hides_what_is_wrong_is_caught() {
+    // It reads them, and what it has read serves nobody.
+    let keeps = |tls: &Tls| {
+        let files: Vec<_> = tls.files().collect();
+        Tls::load(files[0], files[1], files.get(2).copied()).map(drop)
+    };
+    assert_eq!(rereads(keeps).await, Err("the new one was not taken"));
+    let hides = |tls: &Tls| {
+        let _ = tls.reload();
+        Ok(())
+    };
+    assert_eq!(rereads(hides).await, Err("half of it was taken, or not told of"));
 }
 
 #[test]

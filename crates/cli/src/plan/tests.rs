@@ -227,3 +227,52 @@ fn how_many_may_be_denied_is_a_count_or_a_percentage() {
         assert!(Most::parse(text).is_err(), "{text}");
     }
 }
+
+/// Whether a judge says of each case what is known of it.
+fn judges_what_is_known(judge: impl Fn(&Most, &Counts, &BTreeMap<String, u64>) -> Verdict) -> bool {
+    let word = |verdict: &Verdict| match verdict {
+        Verdict::Kept => "kept",
+        Verdict::Exceeded(_) => "exceeded",
+        Verdict::Unknown(_) => "unknown",
+    };
+    let cases = [
+        ("0", 0, 10, 0, "kept"),
+        ("0", 1, 10, 0, "exceeded"),
+        // Nothing was compared, or not all.
+        ("0", 0, 0, 4, "unknown"),
+        ("3", 3, 10, 1, "unknown"),
+        ("100%", 0, 10, 1, "unknown"),
+        // However the others were decided.
+        ("0", 1, 10, 4, "exceeded"),
+        ("10%", 2, 10, 9, "exceeded"),
+        // Perhaps they were all admitted as before.
+        ("10%", 2, 10, 10, "unknown"),
+    ];
+    cases.into_iter().all(|(text, newly_denied, requests, left_out, known)| {
+        let most = Most::parse(text).expect(text);
+        let total = Counts { requests, newly_denied, ..Counts::default() };
+        let skipped = (left_out > 0).then(|| ("tenants".to_owned(), left_out));
+        word(&judge(&most, &total, &skipped.into_iter().collect())) == known
+    })
+}
+
+#[test]
+fn what_was_left_out_is_not_taken_for_admitted_as_before() {
+    assert!(judges_what_is_known(Most::judge));
+    // One that sees only what was compared, one that says nothing as soon as something is left
+    // out, and one that takes percentages of what was compared.
+    let compared = |most: &Most, total: &Counts, _: &_| most.judge(total, &BTreeMap::new());
+    assert!(!judges_what_is_known(compared));
+    let silent = |most: &Most, total: &Counts, skipped: &BTreeMap<_, _>| match skipped.is_empty() {
+        true => most.judge(total, skipped),
+        false => Verdict::Unknown(String::new()),
+    };
+    assert!(!judges_what_is_known(silent));
+    let of_compared = |most: &Most, total: &Counts, skipped: &BTreeMap<_, _>| match most
+        .is_exceeded(total.newly_denied, total.requests)
+    {
+        true => Verdict::Exceeded(String::new()),
+        false => most.judge(total, skipped),
+    };
+    assert!(!judges_what_is_known(of_compared));
+}

@@ -91,13 +91,12 @@ async fn connected(
     let stream = match tls {
         None => Stream::Plain(stream),
         Some(tls) => {
-            let shaken = tokio::time::timeout(CALL_MAX, tls.acceptor().accept(stream));
             tokio::select! {
                 biased;
                 () = &mut drain => return,
-                shaken = shaken => match shaken {
-                    Ok(Ok(stream)) => Stream::Tls(Box::new(stream)),
-                    _ => {
+                shaken = tls.shake(stream) => match shaken {
+                    Some(stream) => Stream::Tls(Box::new(stream)),
+                    None => {
                         counts.unshaken();
                         return;
                     }

@@ -3,8 +3,11 @@
 //! # Guarantee
 //! - A call that there is no [room](super::room) for is refused before it is read.
 //! - Every request is answered, within [`CALL_MAX`] or what its caller allows if that is less.
-//! - What is shed, and what takes too long, is answered in the words of the protocol that it came
-//!   in.
+//! - What is shed, what there is no room for, and what takes too long, is answered in the words of
+//!   the protocol that it came in.
+//!
+//! # Proven by
+//! The tests below and in `dispatch/room_tests.rs`; `tests/load.rs` and `tests/http_load.rs`.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -439,6 +442,9 @@ const NAME_MAX: usize = 16 << 10;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
+
+#[cfg(test)]
+mod room_tests;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@
 //!   Loopback is exempt, as proxies on this machine speak for many.
 //!
 //! # Proven by
-//! The tests below.
+//! The tests below, with places that are counted wrongly.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -125,32 +125,152 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    async fn taken(places: &Places, from: &str) -> Option<Place> {
-        let place = places.free().await.expect("never closed");
-        places.give(place, ip(from))
+    /// Whoever gives out places.
+    trait Gives {
+        fn places(&self) -> &Places;
+
+        fn give(&self, place: OwnedSemaphorePermit, ip: IpAddr) -> Option<Place> {
+            self.places().give(place, ip)
+        }
+    }
+
+    impl Gives for Places {
+        fn places(&self) -> &Places {
+            self
+        }
+    }
+
+    /// Takes one address for another.
+    struct Mistakes(Places, fn(IpAddr) -> IpAddr);
+
+    impl Gives for Mistakes {
+        fn places(&self) -> &Places {
+            &self.0
+        }
+
+        fn give(&self, place: OwnedSemaphorePermit, ip: IpAddr) -> Option<Place> {
+            self.0.give(place, (self.1)(ip))
+        }
+    }
+
+    /// Does not count who has gone.
+    struct Forgets(Places);
+
+    impl Gives for Forgets {
+        fn places(&self) -> &Places {
+            &self.0
+        }
+
+        fn give(&self, place: OwnedSemaphorePermit, ip: IpAddr) -> Option<Place> {
+            let mut given = self.0.give(place, ip)?;
+            if let Some(counted) = given.of_network.take() {
+                let (network, share) = (counted.network, Arc::clone(&counted.share));
+                // It is counted out where it was never counted in.
+                let by_network = Arc::default();
+                given.of_network = Some(OfNetwork { network, share, by_network });
+                std::mem::forget(counted);
+            }
+            Some(given)
+        }
+    }
+
+    /// Keeps the place of whoever is turned away.
+    struct Keeps(Places);
+
+    impl Gives for Keeps {
+        fn places(&self) -> &Places {
+            &self.0
+        }
+
+        fn give(&self, place: OwnedSemaphorePermit, ip: IpAddr) -> Option<Place> {
+            let other = Arc::clone(&self.0.free).try_acquire_owned().ok();
+            let given = self.0.give(place, ip);
+            if let (None, Some(other)) = (&given, other) {
+                other.forget();
+            }
+            given
+        }
+    }
+
+    fn taken(gives: &impl Gives, from: &str) -> Option<Place> {
+        let free = Arc::clone(&gives.places().free).try_acquire_owned().ok()?;
+        gives.give(free, ip(from))
+    }
+
+    /// What is wrong with who gives out eight places, if anything is.
+    fn half_for_one_address_and_all_for_loopback(gives: &impl Gives) -> Result<(), &'static str> {
+        let mut have = Vec::new();
+        for from in ["2001:db8::1", "2001:db8::2", "2001:db8::3:4", "2001:db8:0:0:ffff::"] {
+            have.push(taken(gives, from).ok_or("one of four was refused")?);
+        }
+        if taken(gives, "2001:db8::9").is_some() {
+            return Err("one subscriber has more than half");
+        }
+        taken(gives, "2001:db8:0:1::9").ok_or("another subscriber was refused")?;
+        let shares = (have[0].share(), have[3].share());
+        let (Some(one), Some(other)) = shares else { return Err("it has no share of the room") };
+        if !Arc::ptr_eq(&one, &other) {
+            return Err("one subscriber has two shares");
+        }
+        have.pop();
+        have.push(taken(gives, "2001:db8::9").ok_or("one that ended still counts")?);
+        for _ in 0..4 {
+            have.push(taken(gives, "127.0.0.1").ok_or("loopback is not exempt")?);
+            if have.last().is_some_and(|place| place.share().is_some()) {
+                return Err("loopback has a share");
+            }
+        }
+        if gives.places().free.available_permits() > 0 {
+            return Err("some place is given twice");
+        }
+        drop(have);
+        match gives.places().free.available_permits() {
+            8 if gives.places().by_network.lock().expect("no panic holds it").is_empty() => Ok(()),
+            8 => Err("who is gone is remembered"),
+            _ => Err("some place did not come back"),
+        }
     }
 
     #[tokio::test]
     async fn one_address_has_at_most_half_and_loopback_all() {
         let places = Places::new(8);
-        let mut have = Vec::new();
-        for from in ["2001:db8::1", "2001:db8::2", "2001:db8::3:4", "2001:db8:0:0:ffff::"] {
-            have.push(taken(&places, from).await.expect("one of four"));
-        }
-        assert!(taken(&places, "2001:db8::9").await.is_none(), "one subscriber");
-        assert!(taken(&places, "2001:db8:0:1::9").await.is_some(), "another");
-        assert!(have[0].share().is_some(), "of the room too");
-        assert!(Arc::ptr_eq(&have[0].share().expect("one"), &have[3].share().expect("one")));
-        have.pop();
-        have.push(taken(&places, "2001:db8::9").await.expect("one is free again"));
-        for _ in 0..4 {
-            have.push(taken(&places, "127.0.0.1").await.expect("exempt"));
-            assert!(have.last().is_some_and(|place| place.share().is_none()));
-        }
-        assert_eq!(places.free.available_permits(), 0);
-        drop(have);
+        assert_eq!(half_for_one_address_and_all_for_loopback(&places), Ok(()));
+        assert!(places.free().await.is_some());
         places.all_free().await;
-        assert!(places.by_network.lock().expect("no panic holds it").is_empty());
+    }
+
+    #[test]
+    fn places_that_are_counted_wrongly_are_caught() {
+        let judged = |gives: &dyn Fn(Places) -> Result<(), &'static str>| gives(Places::new(8));
+        let mistaken = |mistake: fn(IpAddr) -> IpAddr| {
+            judged(&|places| half_for_one_address_and_all_for_loopback(&Mistakes(places, mistake)))
+        };
+        // Each address of IPv6 is one by itself.
+        let each = |ip: IpAddr| match ip {
+            IpAddr::V6(ip) => {
+                let [a, b, c, d, e, f, g, h] = ip.segments();
+                Ipv6Addr::new(a, b, c ^ f ^ g, d ^ e ^ h, e, f, g, h).into()
+            }
+            ip => ip,
+        };
+        assert_eq!(mistaken(each), Err("one subscriber has more than half"));
+        // All of a /48 are one.
+        let wide = |ip: IpAddr| match ip {
+            IpAddr::V6(ip) => {
+                let [a, b, c, ..] = ip.segments();
+                Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0).into()
+            }
+            ip => ip,
+        };
+        assert_eq!(mistaken(wide), Err("another subscriber was refused"));
+        let far = |ip: IpAddr| if ip.is_loopback() { [192, 0, 2, 1].into() } else { ip };
+        assert_eq!(mistaken(far), Err("loopback has a share"));
+        let near = |_: IpAddr| [127, 0, 0, 1].into();
+        assert_eq!(mistaken(near), Err("one subscriber has more than half"));
+        let forgets = |places| half_for_one_address_and_all_for_loopback(&Forgets(places));
+        assert_eq!(judged(&forgets), Err("one that ended still counts"));
+        let keeps = |places| half_for_one_address_and_all_for_loopback(&Keeps(places));
+        assert!(judged(&keeps).is_err());
     }
 
     #[test]
