@@ -94,7 +94,8 @@ pub(crate) struct PlanArgs {
     /// The policy that all of the traffic asks for, whatever its lines say
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
-    /// Exit with 1 if more requests are newly denied: a number, or a percentage such as 0.5%
+    /// Exit with 1 if more requests are newly denied, with 2 if some could not be compared: a
+    /// number, or a percentage such as 0.5%
     #[arg(long, value_name = "N|N%", value_parser = Most::parse)]
     pub(crate) max_newly_denied: Option<Most>,
     /// Print each flip too, as a line of JSON

@@ -60,10 +60,10 @@ fn dispatch() -> Dispatch {
 /// What a connection is answered that holds so much, over HTTP/1 or HTTP/2.
 async fn answered(held: &Arc<Held>, is_h2: bool, request: Request<Full<Bytes>>) -> Reply {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let (dispatch, held) = (dispatch(), Arc::clone(held));
+    let (dispatch, held) = (Arc::new(dispatch()), Arc::clone(held));
     tokio::spawn(async move {
         let answering = service_fn(move |request| {
-            let (dispatch, held) = (dispatch.clone(), Arc::clone(&held));
+            let (dispatch, held) = (Arc::clone(&dispatch), Arc::clone(&held));
             async move { Ok::<_, Infallible>(dispatch.answer(request, &held).await) }
         });
         let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
