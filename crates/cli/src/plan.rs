@@ -116,8 +116,8 @@ impl Most {
         });
         Verdict::Unknown(format!(
             "whether at most {} are newly denied is not known: {} are left out of the comparison; \
-             take these lines out of the trace, or name another policy with --policy, and try \
-             the policy that is left out beside the one that is served (shadow: [candidate])",
+             take these lines out of the trace, and try the policy that is left out beside the \
+             one that is served (shadow: [candidate])",
             self.text,
             each.collect::<Vec<_>>().join(", ")
         ))

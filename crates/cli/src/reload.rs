@@ -50,6 +50,15 @@ impl Rereading {
         Ok(config)
     }
 
+    /// The file as it is now, if it is one: to open a pipe would wait for somebody to write.
+    fn read_again(&self) -> Result<Config, Failure> {
+        let metadata = self.path.as_ref().and_then(|path| std::fs::metadata(path).ok());
+        if metadata.is_some_and(|metadata| !metadata.is_file()) {
+            return Err(Failure("it is no file; put one in its place".into()));
+        }
+        self.read().map_err(Failure::new)
+    }
+
     /// Reads the file again for as long as it is polled.
     ///
     /// # Errors
@@ -70,14 +79,18 @@ impl Rereading {
             let is_due = tokio::select! {
                 heard = hang_up.recv() => match heard {
                     Some(()) => {
-                        // Seen now, so that it is not read once more when it is looked at.
-                        seen = rereading.path.as_deref().map(Seen::new);
+                        // Seen now, so that it is not read once more when it is looked at. Disks
+                        // may be slow, or hang: no worker waits for them.
+                        let path = rereading.path.clone();
+                        let seeing = move || path.as_deref().map(Seen::new);
+                        let Ok(again) = tokio::task::spawn_blocking(seeing).await else { return };
+                        seen = again;
                         true
                     }
                     None => return,
                 },
                 _ = looks.tick(), if rereading.is_watched && seen.is_some() => {
-                    // Disks may be slow: no worker waits for them.
+                    // As above.
                     let looked = tokio::task::spawn_blocking(move || {
                         let is_new = seen.as_mut().is_some_and(Seen::look);
                         (seen, is_new)
@@ -104,7 +117,7 @@ impl Rereading {
         };
         let file = shown::printable(&path.display().to_string());
         let reading = Arc::clone(self);
-        let read = tokio::task::spawn_blocking(move || reading.read().map_err(Failure::new)).await;
+        let read = tokio::task::spawn_blocking(move || reading.read_again()).await;
         let read = read.unwrap_or_else(|error| Err(Failure(format!("cannot be read: {error}"))));
         let fitting = read.and_then(|config| (self.fits)(&config).map(|()| config));
         let config = match fitting {
@@ -199,6 +212,10 @@ impl Seen {
 /// A file's text; of one that is too long, enough to know that.
 fn content(path: &Path) -> Option<Vec<u8>> {
     let mut text = Vec::new();
+    // To open a pipe would wait for somebody to write.
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
     let most = u64::try_from(Config::FILE_MAX).unwrap_or(u64::MAX).saturating_add(1);
     File::open(path).ok()?.take(most).read_to_end(&mut text).ok()?;
     Some(text)

@@ -59,17 +59,31 @@ pub(crate) fn secret(
         };
         let text = read(path, SECRET_MAX).map_err(|error| wrong(&error))?;
         let text = String::from_utf8(text).map_err(|_| wrong(&"not text"))?;
-        let line = text.trim_end_matches(['\r', '\n']);
-        if line.is_empty() || !line.bytes().all(|byte| byte.is_ascii_graphic()) {
-            // What it holds instead may be a secret all the same.
-            return Err(wrong(&"not a line of visible ASCII characters"));
-        }
-        return Ok(DoorSecret::new(line));
+        return line(&text).map(DoorSecret::new).ok_or_else(|| wrong(&NOT_A_LINE));
     }
-    let of_environment = || names.iter().find_map(|name| std::env::var(name).ok());
-    let secret = flag.map(str::to_owned).or_else(of_environment);
-    Ok(DoorSecret::new(secret.as_deref().unwrap_or_default()))
+    let of_environment = || {
+        let named = names.iter().map(|name| (*name, std::env::var(name).unwrap_or_default()));
+        named.into_iter().find(|(_, secret)| !secret.is_empty())
+    };
+    let given = flag.map(|secret| ("the secret's flag", secret.to_owned())).or_else(of_environment);
+    // None is none; one that no header can carry would let nobody in.
+    match given.filter(|(_, secret)| !secret.is_empty()) {
+        Some((name, secret)) => line(&secret)
+            .map(DoorSecret::new)
+            .ok_or_else(|| Failure(format!("{name}: {NOT_A_LINE}"))),
+        None => Ok(DoorSecret::new("")),
+    }
 }
+
+/// A secret as a header can carry it. What stands there instead may be a secret all the same, so it
+/// is not shown.
+fn line(text: &str) -> Option<&str> {
+    let line = text.trim_end_matches(['\r', '\n']);
+    let is_fit = !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_graphic());
+    is_fit.then_some(line)
+}
+
+const NOT_A_LINE: &str = "not a line of visible ASCII characters";
 
 /// What operators must send.
 pub(crate) fn monitor_secret(args: &ServeArgs) -> Result<DoorSecret, Failure> {

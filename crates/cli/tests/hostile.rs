@@ -135,9 +135,12 @@ fn seed() -> u64 {
 
 /// A policy that admits whatever comes.
 fn serving() -> (Service, std::path::PathBuf) {
+    serving_by("limiters: { api: { strategy: fixedWindow, limit: 1000000000, period: 1h } }")
+}
+
+fn serving_by(policy: &str) -> (Service, std::path::PathBuf) {
     let name = format!("admittance-hostile-{}-{}.yaml", std::process::id(), fastrand::u64(..));
     let file = std::env::temp_dir().join(name);
-    let policy = "limiters: { api: { strategy: fixedWindow, limit: 1000000000, period: 1h } }";
     std::fs::write(&file, policy).expect("written");
     (Service::start(&["--config", file.to_str().expect("text")]), file)
 }
@@ -311,6 +314,48 @@ async fn a_million_keys_hold_what_a_million_keys_may() {
     honest.end("beside two million keys").await;
     let keys_kb = 1_000_000 * KEY_BYTES / 1_024;
     assert_memory(&service, BASE_KB + keys_kb, "two million keys, of which a million are kept");
+    let _ = std::fs::remove_file(file);
+}
+
+/// Accounts and leases keep their keys whole, and are counted so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_keys_of_accounts_and_leases_hold_what_they_may() {
+    let (service, file) = serving_by(
+        "limiters:
+  api: { strategy: fixedWindow, limit: 1000000000, period: 1h }
+  tokens: { tokenBudget: { budget: 1000000, period: 1h } }
+  jobs:
+    strategy: fixedWindow
+    limit: 1000000000
+    period: 1h
+    concurrency: { minLimit: 100000, maxLimit: 100000 }
+    cost: { budget: 1000000, period: 1h }
+    leaseTtl: 1h
+",
+    );
+    let honest = Honest::start(&service).await;
+    let endpoint = Channel::from_shared(format!("http://{}", service.address)).expect("a uri");
+    let mut client = RateLimiterClient::new(endpoint.connect().await.expect("the port is open"));
+    let (accounts, leases, key_bytes) = (10_000_u64, 5_000_u64, 4_088_u64);
+    let key = |nth: u64| format!("{nth:0>width$}", width = usize::try_from(key_bytes).unwrap_or(0));
+    for nth in 0..accounts {
+        let (policy, key) = ("tokens".to_owned(), key(nth));
+        let debit = v1::DebitRequest { policy, key, tokens: 1 };
+        let decision = client.debit(debit).await.expect("an answer").into_inner().decision;
+        assert!(decision.is_some_and(|decision| decision.allowed));
+    }
+    for nth in 0..leases {
+        let (policy, key) = ("jobs".to_owned(), key(nth));
+        let admit = v1::AdmitRequest { policy, key, cost: 1, ..Default::default() };
+        let admitted = client.admit(admit).await.expect("an answer").into_inner();
+        assert!(!admitted.lease_id.is_empty());
+    }
+    honest.end("beside long keys").await;
+    // An admission here has a rate, an account and a lease.
+    let account = 512 + 2 * key_bytes;
+    let lease = KEY_BYTES + account + 1_024 + 4 * key_bytes;
+    let held_kb = (accounts * account + leases * lease) / 1_024;
+    assert_memory(&service, BASE_KB + held_kb, "long keys");
     let _ = std::fs::remove_file(file);
 }
 

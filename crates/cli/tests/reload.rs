@@ -193,6 +193,13 @@ async fn a_broken_file_is_told_with_its_line_and_the_old_policies_answer() {
     service.signal("HUP");
     let said = service.complains("not reloaded; the old policies stay");
     assert!(said.contains("needs a store that instances share"), "{said}");
+    // A pipe is no file, and nobody waits for what comes out of it.
+    std::fs::remove_file(policies.path()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(policies.path()).status();
+    assert!(made.unwrap().success());
+    service.signal("HUP");
+    let said = service.complains("not reloaded; the old policies stay");
+    assert!(said.contains("it is no file"), "{said}");
     policies.write(&file(7));
     service.signal("HUP");
     let said = service.complains(": reloaded: ");

@@ -1,7 +1,8 @@
 //! The secrets of doors that not everybody may use.
 //!
 //! # Guarantee
-//! - Without a secret only loopback peers are served; with one, every peer must send it.
+//! - Without a secret only loopback peers are served, and of those none that may be a page in
+//!   somebody's browser; with one, every peer must send it.
 //! - It is compared in constant time: all bytes of two digests, wherever they differ.
 //! - Nothing shows it, nor its digest, against which guesses could be tested.
 //!
@@ -12,6 +13,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use http::HeaderMap;
+use http::header::{HOST, ORIGIN};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -52,6 +54,11 @@ pub(crate) enum NotLetIn {
          send it as {1}"
     )]
     Far(&'static str, &'static str),
+    #[error(
+        "{0}: without a secret no page in a browser is served, nor who calls this machine by \
+         another name than localhost; start the service with --{0}-secret and send it as {1}"
+    )]
+    Browser(&'static str, &'static str),
     #[error("{0}: the secret is another one")]
     Wrong(&'static str),
     #[error("{0}: send the secret as {1}")]
@@ -80,6 +87,9 @@ impl DoorSecret {
     ) -> Result<(), NotLetIn> {
         let Some(secret) = &self.0 else {
             return match peer {
+                Some(peer) if is_loopback(peer.ip()) && is_of_browser(headers) => {
+                    Err(NotLetIn::Browser(door.name(), door.header()))
+                }
                 Some(peer) if is_loopback(peer.ip()) => Ok(()),
                 // Who is not known to be near is far.
                 _ => Err(NotLetIn::Far(door.name(), door.header())),
@@ -93,6 +103,21 @@ impl DoorSecret {
             None => Err(NotLetIn::Missing(door.name(), door.header())),
         }
     }
+}
+
+/// Whether a request may come from a page that somebody on this machine looks at: it says where the
+/// page is from, or names this machine by a name that is not its own.
+fn is_of_browser(headers: &HeaderMap) -> bool {
+    let is_own = |host: &str| {
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    };
+    let host = headers.get(HOST).map(|host| host.to_str().unwrap_or_default());
+    headers.contains_key(ORIGIN) || host.is_some_and(|host| !is_own(host))
 }
 
 fn is_loopback(ip: IpAddr) -> bool {
@@ -210,6 +235,23 @@ mod tests {
         for door in [Guarded::Fleet, Guarded::Monitor] {
             for near in ["127.0.0.1:9", "127.9.9.9:9", "[::1]:9", "[::ffff:127.0.0.1]:9"] {
                 assert!(secret.admits(door, near.parse().ok(), &none).is_ok(), "{near}");
+            }
+            let near = "127.0.0.1:9".parse().ok();
+            for (name, value, is_let_in) in [
+                ("host", "127.0.0.1:50051", true),
+                ("host", "[::1]:50051", true),
+                ("host", "[::1]", true),
+                ("host", "LocalHost:50051", true),
+                ("host", "evil.example:50051", false),
+                ("host", "localhost.evil.example", false),
+                ("host", "127.0.0.1.evil.example", false),
+                ("host", "", false),
+                ("origin", "https://evil.example", false),
+                ("origin", "null", false),
+            ] {
+                let mut headers = HeaderMap::new();
+                headers.insert(name, http::HeaderValue::from_static(value));
+                assert_eq!(secret.admits(door, near, &headers).is_ok(), is_let_in, "{value}");
             }
             for far in ["10.0.0.1:9", "[::ffff:10.0.0.1]:9", "[fe80::1]:9", "nobody knows"] {
                 assert!(secret.admits(door, far.parse().ok(), &none).is_err(), "{far}");

@@ -5,7 +5,7 @@
 //!   default that one of them spells out is too.
 //!
 //! # Proven by
-//! The tests below, and `tests/policy.rs`.
+//! The tests below, and `tests/plan.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -55,7 +55,11 @@ fn changes(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = Vec::new();
     let keys = changed(&resolved(old, None), &resolved(new, None));
     if !keys.is_empty() {
-        let reload = vec!["what holds for all policies changes with the next decision".to_owned()];
+        let reload = match old.load == new.load {
+            true => "what holds for all policies changes with the next decision",
+            false => "load: a reload refuses the file; restart to change how the service sheds",
+        };
+        let reload = vec![reload.to_owned()];
         changes.push(Change { policy: None, kind: Kind::Changed, keys, reload });
     }
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
@@ -81,6 +85,13 @@ fn changes(old: &Config, new: &Config) -> Vec<Change> {
 fn kept((old, was): (&Config, &PolicyConfig), (new, is): (&Config, &PolicyConfig)) -> Vec<String> {
     let mut kept = Vec::new();
     let is_named_so = old.store_name(was) == new.store_name(is);
+    let opened = |policy: &PolicyConfig| {
+        let store = &policy.store;
+        (store.hash_tag.clone(), store.wait_replicas, store.durable)
+    };
+    if opened(was) != opened(is) {
+        kept.push(REOPENED.to_owned());
+    }
     match (&was.rate, &is.rate) {
         (Some(was), Some(is)) if was == is && is_named_so => kept.push("rate: kept".to_owned()),
         (Some(was), Some(is)) if was == is => {
@@ -240,6 +251,8 @@ fn json(changes: &[Change]) -> String {
     format!("{{\"changes\":[{}]}}\n", changes.join(","))
 }
 
+const REOPENED: &str =
+    "hashTag, waitReplicas, durable: on a store a reload refuses the file; restart";
 const REMOVED: &str = "no longer answered; leases that are out stay valid until they end";
 
 #[cfg(test)]
@@ -266,6 +279,18 @@ mod tests {
         ] {
             assert_eq!(one(old, new), "", "{new}");
         }
+    }
+
+    #[test]
+    fn what_a_reload_refuses_is_said() {
+        let said = one(GCRA, "{ strategy: gcra, limit: 5, period: 1s, waitReplicas: 1 }");
+        assert!(said.contains(REOPENED), "{said}");
+        let file = |load: &str| format!("{load}limiters: {{ api: {GCRA} }}");
+        let shed = diff(&file(""), &file("load: { target: 9ms }\n"));
+        let shed: String = shed.iter().map(Change::text).collect();
+        assert!(shed.contains("a reload refuses the file"), "{shed}");
+        let fail = diff(&file(""), &file("load: { target: 5ms }\n"));
+        assert!(fail.is_empty(), "what it is anyway");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!   else 404. A request has at most 8 KiB and five seconds, and at most 16 are served at once.
 //!
 //! # Proven by
-//! `tests/load.rs` and `tests/metrics.rs` of the command ask a live one.
+//! `tests/load.rs` and `tests/logs.rs` of the command ask a live one; its bounds have no test.
 
 use std::convert::Infallible;
 use std::io;

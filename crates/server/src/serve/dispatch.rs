@@ -102,28 +102,26 @@ impl Dispatch {
     ) -> Response<Answer> {
         let (is_grpc, counts) = (is_grpc(&request), &self.seen.counts);
         let seen = Call::of(&request, is_grpc);
-        let lasts = is_grpc.then(|| Lasts::of(request.uri().path())).flatten();
+        let unusual = is_grpc.then(|| Unusual::of(request.uri().path())).flatten();
         let is_head = request.method() == Method::HEAD;
-        let (call, request) = match entered(request, lasts, held) {
+        let (call, request) = match entered(request, unusual, held) {
             Ok(entered) => entered,
             Err(none) => {
-                let refusal = match is_grpc {
-                    true => Status::resource_exhausted(none.to_string()).into_http(),
-                    false => crate::http::no_room(&none.to_string()),
-                };
+                let refusal = no_room(none, is_grpc);
                 seen.count(counts, &refusal);
                 return refusal.map(|body| Answer::new(body, held.refused()));
             }
         };
         let response = self.observed(request, seen, is_grpc).await;
         let response = if is_head { head_of(response) } else { response };
-        if lasts == Some(Lasts::Watch) {
+        if unusual == Some(Unusual::Watch) {
             call.goes_on();
+            return response.map(|body| Answer::watch(body, call));
         }
         // What is shown rather than asked for may be long, whatever the request was.
         let response = match call.fits(response.body().size_hint().lower()) {
             Ok(()) => response,
-            Err(none) => crate::http::no_room(&none.to_string()),
+            Err(none) => no_room(none, is_grpc),
         };
         response.map(|body| Answer::new(body, call))
     }
@@ -161,34 +159,49 @@ impl Dispatch {
     }
 }
 
+/// What is said where there is no room.
+fn no_room(none: NoRoom, is_grpc: bool) -> Response<Body> {
+    match is_grpc {
+        true => Status::resource_exhausted(none.to_string()).into_http(),
+        false => crate::http::no_room(&none.to_string()),
+    }
+}
+
 /// A request that there is room for.
 fn entered(
     request: Request<Incoming>,
-    lasts: Option<Lasts>,
+    unusual: Option<Unusual>,
     held: &Arc<Held>,
 ) -> Result<(Arc<Charged>, Request<Arriving>), NoRoom> {
     let call = held.call(&request)?;
     let (head, body) = request.into_parts();
-    let body = match lasts {
-        Some(Lasts::Talk) => Arriving::talk(body, Arc::clone(&call))?,
-        Some(Lasts::Watch) | None => Arriving::new(body, Arc::clone(&call)),
+    let body = match unusual {
+        Some(Unusual::Talk) => Arriving::talk(body, Arc::clone(&call))?,
+        Some(Unusual::Shown) => {
+            call.fits(SHOWN_MAX)?;
+            Arriving::new(body, Arc::clone(&call))
+        }
+        Some(Unusual::Watch) | None => Arriving::new(body, Arc::clone(&call)),
     };
     Ok((call, Request::from_parts(head, body)))
 }
 
-/// Calls that are not over when their answers begin.
+/// Calls whose requests do not tell how much room they need, or for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lasts {
+enum Unusual {
     /// The answer goes on, for as long as the caller listens.
     Watch,
     /// The request goes on too.
     Talk,
+    /// The answer is long, whatever the request was.
+    Shown,
 }
 
-impl Lasts {
+impl Unusual {
     fn of(path: &str) -> Option<Self> {
         match (named(path), path.rsplit('/').next()) {
             (HEALTH | MONITOR, Some("Watch")) => Some(Self::Watch),
+            (MONITOR, _) => Some(Self::Shown),
             (REFLECTION | REFLECTION_ALPHA, _) => Some(Self::Talk),
             _ => None,
         }
@@ -437,6 +450,8 @@ impl RefuseShed<Body> for RefuseHttp {
     }
 }
 
+/// What a snapshot holds at most, as it is made and as it is sent.
+const SHOWN_MAX: u64 = 8 << 20;
 /// The most bytes of a message that names something, and does nothing else.
 const NAME_MAX: usize = 16 << 10;
 const HEALTH: &str = "grpc.health.v1.Health";
@@ -484,17 +499,17 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_last_are_known_by_their_paths() {
-        for (path, lasts) in [
-            ("/grpc.health.v1.Health/Watch", Some(Lasts::Watch)),
+    fn calls_that_need_other_room_are_known_by_their_paths() {
+        for (path, unusual) in [
+            ("/grpc.health.v1.Health/Watch", Some(Unusual::Watch)),
             ("/grpc.health.v1.Health/Check", None),
-            ("/throttlekit.v1.Monitor/Watch", Some(Lasts::Watch)),
-            ("/throttlekit.v1.Monitor/GetSnapshot", None),
-            ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(Lasts::Talk)),
-            ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Some(Lasts::Talk)),
+            ("/throttlekit.v1.Monitor/Watch", Some(Unusual::Watch)),
+            ("/throttlekit.v1.Monitor/GetSnapshot", Some(Unusual::Shown)),
+            ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Some(Unusual::Talk)),
+            ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Some(Unusual::Talk)),
             ("/throttlekit.v1.RateLimiter/CheckMany", None),
         ] {
-            assert_eq!(Lasts::of(path), lasts, "{path}");
+            assert_eq!(Unusual::of(path), unusual, "{path}");
         }
     }
 

@@ -15,7 +15,8 @@
 //! - One connection holds at most [`OWN_MAX`], and one network half of the room; loopback is
 //!   exempt from this half.
 //! - A connection whose peer leaves an answer untaken for [`CALL_MAX`](super::CALL_MAX) is found
-//!   stalled at the second [`Held::tick`] at the latest. A stream that has nothing to say is not.
+//!   stalled at the second [`Held::tick`] at the latest. A stream that has nothing to say is not,
+//!   nor one that is watched.
 //!
 //! # Proven by
 //! The tests below, with counts that miss something; `tests/hostile.rs` of the command.
@@ -255,6 +256,8 @@ pub(crate) struct Answer {
     /// What has not been given out of the last frame.
     rest: Bytes,
     call: Arc<Call>,
+    /// Whether the peer must take it in time.
+    is_owed: bool,
     /// Since when the peer has had something to take.
     owed: Option<Since>,
 }
@@ -262,7 +265,17 @@ pub(crate) struct Answer {
 impl Answer {
     pub(super) fn new(body: Body, call: Arc<Call>) -> Self {
         let owed = Some(call.held.owed.enter());
-        Self { body, rest: Bytes::new(), call, owed }
+        Self { body, rest: Bytes::new(), call, is_owed: true, owed }
+    }
+
+    /// One that may be left untaken: what is behind it is bounded, and loses what is too much.
+    /// Calls beside it on the connection are not to end by it.
+    pub(super) fn watch(body: Body, call: Arc<Call>) -> Self {
+        Self { body, rest: Bytes::new(), call, is_owed: false, owed: None }
+    }
+
+    fn enter(&self) -> Option<Since> {
+        self.is_owed.then(|| self.call.held.owed.enter())
     }
 
     fn piece(&mut self) -> Bytes {
@@ -294,14 +307,14 @@ impl http_body::Body for Answer {
                 Some(Ok(frame)) => frame,
                 end => return Poll::Ready(end),
             };
-            self.owed = Some(self.call.held.owed.enter());
+            self.owed = self.enter();
             match frame.into_data() {
                 Ok(data) if data.len() > LAST_MAX => self.rest = data,
                 Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             }
         } else {
-            self.owed = Some(self.call.held.owed.enter());
+            self.owed = self.enter();
         }
         let piece = self.piece();
         Poll::Ready(Some(Ok(Frame::data(piece))))
@@ -391,204 +404,4 @@ const fn charge_max() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::task::Waker;
-
-    use http_body::Body as _;
-    use http_body_util::{BodyExt as _, Full};
-
-    use super::*;
-
-    fn held() -> (Arc<Room>, Arc<Held>) {
-        let room = Arc::new(Room::default());
-        let held = Held::new(&room, None);
-        (room, held)
-    }
-
-    #[test]
-    fn whoever_holds_little_is_not_refused_and_nobody_holds_more_than_its_part() {
-        let (room, first) = held();
-        let fill = |call: &Call| {
-            for step in [1 << 20, 1 << 10, 1] {
-                while call.grow(step).is_ok() {}
-            }
-        };
-        // One connection cannot take it all.
-        let call = first.call(&Request::new(())).expect("room");
-        fill(&call);
-        assert_eq!(first.own.load(Ordering::Relaxed), OWN_MAX);
-        let mut calls = vec![call];
-        // Many can, and then a new one still has its own.
-        let others: Vec<_> = (0..ROOM / OWN_MAX).map(|_| Held::new(&room, None)).collect();
-        for other in &others {
-            let call = other.refused();
-            fill(&call);
-            calls.push(call);
-        }
-        let most = ROOM + (others.len() + 1) * OWN_MIN;
-        assert!((ROOM..=most).contains(&room.taken.load(Ordering::Relaxed)));
-        let late = Held::new(&room, None);
-        let small: Vec<_> = (0..16).map(|_| late.call(&Request::new(()))).collect();
-        assert!(small.iter().all(Result::is_ok));
-        assert_eq!(late.call(&Request::new(())).map(|_| ()), Err(NoRoom));
-        // Everything comes back.
-        drop((calls, small));
-        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
-        assert!(late.call(&Request::new(())).is_ok());
-    }
-
-    #[test]
-    fn one_network_has_half_of_the_room_and_the_others_the_other_half() {
-        let room = Arc::new(Room::default());
-        let fill = |share: &Arc<Share>| -> Vec<_> {
-            let connected = |_| Held::new(&room, Some(Arc::clone(share)));
-            let all: Vec<_> = (0..ROOM / OWN_MAX).map(connected).collect();
-            let calls = all.iter().map(Held::refused);
-            calls.inspect(|call| while call.grow(1 << 20).is_ok() {}).collect()
-        };
-        let (greedy, other) = (Arc::<Share>::default(), Arc::<Share>::default());
-        let held = fill(&greedy);
-        assert_eq!(greedy.taken.load(Ordering::Relaxed), SHARE_MAX);
-        let late = Held::new(&room, Some(Arc::clone(&greedy)));
-        assert!(late.take(OWN_MIN).is_ok() && late.take(1).is_err(), "its own, and no more");
-        late.give_back(OWN_MIN);
-        let others = fill(&other);
-        assert_eq!(other.taken.load(Ordering::Relaxed), SHARE_MAX);
-        assert_eq!(room.taken.load(Ordering::Relaxed), ROOM);
-        drop((held, others));
-        let taken = [&room.taken, &greedy.taken, &other.taken];
-        assert_eq!(taken.map(|taken| taken.load(Ordering::Relaxed)), [0; 3]);
-    }
-
-    #[test]
-    fn an_answer_that_goes_on_is_not_charged_for_its_request() {
-        let (room, held) = held();
-        let taken = || room.taken.load(Ordering::Relaxed);
-        for request in [0, 1, 1 << 20] {
-            let call = held.call(&Request::new(())).expect("room");
-            call.grow(request).expect("room");
-            assert_eq!(taken(), CALL_BYTES + request);
-            call.goes_on();
-            assert_eq!(taken(), CALL_BYTES);
-            call.goes_on();
-            assert_eq!(taken(), CALL_BYTES, "once");
-            drop(call);
-            assert_eq!(taken(), 0);
-        }
-    }
-
-    #[test]
-    fn a_long_answer_is_charged_for_as_far_as_its_request_was_not() {
-        let (room, held) = held();
-        let call = held.call(&Request::new(())).expect("room");
-        let long = u64::try_from(OWN_MAX).expect("small");
-        for (answer, taken) in [(0, CALL_BYTES), (100, CALL_BYTES), (1 << 20, 1 << 20)] {
-            assert_eq!(call.fits(answer), Ok(()));
-            assert_eq!(room.taken.load(Ordering::Relaxed), taken);
-        }
-        assert_eq!(call.fits(long + 1), Err(NoRoom));
-        assert_eq!(call.fits(u64::MAX), Err(NoRoom));
-        assert_eq!(call.fits(long), Ok(()), "what was refused is not held");
-        drop(call);
-        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn a_body_is_charged_for_what_becomes_of_it() {
-        assert_eq!(charge(0), 0);
-        assert_eq!(charge(100), 7_600);
-        assert_eq!(charge(20_000), 20_000 + GROWTH_MAX);
-        assert_eq!(charge(usize::MAX), usize::MAX);
-    }
-
-    /// Whether a law of ticks finds what it must and nothing else, in every order of up to eight
-    /// events: an answer begins to wait, one is taken, a stretch ends.
-    fn finds_stalls(tick: fn(&Owed) -> bool) -> bool {
-        let runs = 3_u32.pow(8);
-        (0..runs).all(|mut run| {
-            let (owed, mut waiting) = (Owed::default(), Vec::new());
-            for _ in 0..8 {
-                let event = run % 3;
-                run /= 3;
-                match event {
-                    0 => waiting.push((owed.enter(), 0)),
-                    1 => waiting.pop().map_or((), |(since, _)| owed.leave(since)),
-                    _ => {
-                        waiting.iter_mut().for_each(|(_, ticks)| *ticks += 1);
-                        // Its second tick comes a whole stretch or more after it began.
-                        let is_stalled = waiting.iter().any(|(_, ticks)| *ticks >= 2);
-                        if tick(&owed) != is_stalled {
-                            return false;
-                        }
-                        if is_stalled {
-                            break;
-                        }
-                    }
-                }
-            }
-            true
-        })
-    }
-
-    #[test]
-    fn an_answer_that_is_not_taken_is_found_at_its_second_tick() {
-        assert!(finds_stalls(Owed::tick));
-    }
-
-    #[test]
-    fn a_tick_that_looks_at_the_wrong_stretch_is_caught() {
-        assert!(!finds_stalls(|owed| {
-            let now = Owed::place(owed.stretch.load(Ordering::Relaxed));
-            owed.tick();
-            owed.waiting[now].load(Ordering::Relaxed) > 0
-        }));
-        assert!(!finds_stalls(|owed| {
-            // Never goes on to the next.
-            owed.waiting[2].load(Ordering::Relaxed) > 0
-        }));
-    }
-
-    #[tokio::test]
-    async fn a_long_answer_is_given_out_in_pieces_of_which_the_last_is_short() {
-        let (_, held) = held();
-        for length in [0, 1, LAST_MAX, LAST_MAX + 1, PIECE_MAX, PIECE_MAX + LAST_MAX + 1, 500_000] {
-            let whole: Bytes = (0..=255).cycle().take(length).collect::<Vec<u8>>().into();
-            let full = Full::new(whole.clone()).map_err(|never| match never {});
-            let mut answer = Answer::new(Body::new(full), held.refused());
-            let mut pieces: Vec<Bytes> = Vec::new();
-            loop {
-                let left = length - pieces.iter().map(Bytes::len).sum::<usize>();
-                let left = u64::try_from(left).expect("small");
-                assert_eq!(answer.size_hint().exact(), Some(left));
-                let Some(frame) = answer.frame().await else { break };
-                pieces.push(frame.expect("no error").into_data().expect("data"));
-            }
-            assert!(answer.is_end_stream());
-            assert_eq!(pieces.concat(), whole);
-            assert!(pieces.iter().all(|piece| piece.len() <= PIECE_MAX));
-            assert!(pieces.last().is_none_or(|last| last.len() <= LAST_MAX));
-        }
-    }
-
-    #[test]
-    fn only_what_was_said_and_not_taken_is_owed() {
-        let (_, held) = held();
-        let waiting = || held.owed.waiting.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u32>();
-        let mut context = Context::from_waker(Waker::noop());
-        let said = Body::new(Full::new(Bytes::from_static(b"x")).map_err(|never| match never {}));
-        let mut answer = Answer::new(said, held.refused());
-        assert_eq!(waiting(), 1, "it has begun");
-        assert!(Pin::new(&mut answer).poll_frame(&mut context).is_ready());
-        assert_eq!(waiting(), 1, "said");
-        assert!(Pin::new(&mut answer).poll_frame(&mut context).is_ready());
-        assert_eq!(waiting(), 0, "taken");
-        // A stream that has nothing to say.
-        let silent = http_body_util::StreamBody::new(tokio_stream::pending::<Result<_, Status>>());
-        let mut answer = Answer::new(Body::new(silent), held.refused());
-        assert!(Pin::new(&mut answer).poll_frame(&mut context).is_pending());
-        assert_eq!(waiting(), 0, "nothing is owed");
-        // One that is given up.
-        drop(Answer::new(Body::empty(), held.refused()));
-        assert_eq!(waiting(), 0, "given up");
-    }
-}
+mod tests;
