@@ -129,18 +129,19 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
-        let decided: Vec<Decision> = decided.iter().map(|&one| one.into()).collect();
-        let column =
-            |of: fn(&Decision) -> i64| decided.iter().map(|one| of(one).to_ne_bytes()).collect();
-        Self {
-            allowed: decided.iter().map(|one| u8::from(one.allowed)).collect(),
-            numbers: [
-                column(|one| one.limit),
-                column(|one| one.remaining),
-                column(|one| one.reset_at),
-                column(|one| one.retry_after_ms),
-            ],
+        let mut allowed = Vec::with_capacity(decided.len());
+        let mut numbers: [Vec<[u8; 8]>; 4] =
+            std::array::from_fn(|_| Vec::with_capacity(decided.len()));
+        let [limits, remaining, resets, waits] = &mut numbers;
+        for &one in decided {
+            let one: Decision = one.into();
+            allowed.push(u8::from(one.allowed));
+            limits.push(one.limit.to_ne_bytes());
+            remaining.push(one.remaining.to_ne_bytes());
+            resets.push(one.reset_at.to_ne_bytes());
+            waits.push(one.retry_after_ms.to_ne_bytes());
         }
+        Self { allowed: allowed.into(), numbers: numbers.map(Into::into) }
     }
 
     fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyAny>> {

@@ -18,7 +18,7 @@ use admittance_server::{
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::PyTuple;
 
 use crate::clock::{ManualClock, shared};
 use crate::convert::{self, Units};
@@ -79,8 +79,7 @@ impl Embedded {
     /// The decisions of a batch, if its policy is a plain one.
     fn many(&self, py: Python<'_>, asked: &Batch<'_, '_>) -> PyResult<Option<Vec<Decided>>> {
         let Batch { policy, keys, units } = asked;
-        let texts: PyResult<Vec<&str>> = keys.iter().map(|key| key.to_str()).collect();
-        let texts = texts?;
+        let texts = convert::texts(keys)?;
         if texts.len() > BATCH_MAX || texts.iter().any(|key| key.len() > KEY_MAX) {
             return Ok(None);
         }
@@ -104,7 +103,7 @@ impl Embedded {
 /// What is asked for many keys.
 struct Batch<'a, 'py> {
     policy: &'a str,
-    keys: Vec<Bound<'py, PyString>>,
+    keys: Bound<'py, PyTuple>,
     units: Units,
 }
 
@@ -168,7 +167,7 @@ impl Embedded {
         keys: &Bound<'py, PyAny>,
         cost: Units,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let batch = Batch { policy, keys: convert::strings(keys)?, units: cost };
+        let batch = Batch { policy, keys: convert::tuple(keys)?, units: cost };
         if let Some(decided) = self.many(py, &batch)? {
             let decided: Vec<Decision> = decided.into_iter().map(Decision::from).collect();
             return decided.into_pyobject(py);
@@ -192,7 +191,7 @@ impl Embedded {
         keys: &Bound<'py, PyAny>,
         cost: Units,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let batch = Batch { policy, keys: convert::strings(keys)?, units: cost };
+        let batch = Batch { policy, keys: convert::tuple(keys)?, units: cost };
         if let Some(decided) = self.many(py, &batch)? {
             return Ok(Bound::new(py, Decisions::of(&decided))?.into_any());
         }
@@ -263,7 +262,7 @@ impl Embedded {
 
 impl Batch<'_, '_> {
     fn owned(&self) -> PyResult<Vec<String>> {
-        self.keys.iter().map(|key| Ok(key.to_str()?.to_owned())).collect()
+        Ok(convert::texts(&self.keys)?.into_iter().map(str::to_owned).collect())
     }
 }
 
