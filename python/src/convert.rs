@@ -37,7 +37,7 @@ fn saturated(given: &Bound<'_, PyAny>, error: PyErr) -> PyResult<Units> {
 }
 
 /// The keys of a batch, in a tuple: nobody changes it, and it keeps them, so that their texts can be
-/// read where they are and without the interpreter's lock.
+/// read where they are, and without the interpreter's lock.
 pub(crate) fn tuple<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     // Text is a sequence of texts too; who gives one has made a mistake.
     if keys.is_instance_of::<PyString>() {
@@ -49,11 +49,25 @@ pub(crate) fn tuple<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTupl
     }
 }
 
-/// The texts of a batch.
-pub(crate) fn texts<'a>(keys: &'a Bound<'_, PyTuple>) -> PyResult<Vec<&'a str>> {
-    let mut texts = Vec::with_capacity(keys.len());
+/// The texts among them, still as Python has them.
+pub(crate) fn strings<'a, 'py>(
+    keys: &'a Bound<'py, PyTuple>,
+) -> PyResult<Vec<Borrowed<'a, 'py, PyString>>> {
+    let mut strings = Vec::with_capacity(keys.len());
     for key in keys.iter_borrowed() {
-        texts.push(key.extract()?);
+        strings.push(match key.cast_exact::<PyString>() {
+            Ok(string) => string,
+            Err(_) => key.cast::<PyString>()?,
+        });
+    }
+    Ok(strings)
+}
+
+/// Their texts.
+pub(crate) fn texts<'a>(strings: &'a [Borrowed<'_, '_, PyString>]) -> PyResult<Vec<&'a str>> {
+    let mut texts = Vec::with_capacity(strings.len());
+    for string in strings {
+        texts.push(string.to_str()?);
     }
     Ok(texts)
 }
@@ -61,7 +75,7 @@ pub(crate) fn texts<'a>(keys: &'a Bound<'_, PyTuple>) -> PyResult<Vec<&'a str>> 
 /// The same as texts of their own.
 pub(crate) fn owned(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     let keys = tuple(keys)?;
-    Ok(texts(&keys)?.into_iter().map(str::to_owned).collect())
+    Ok(texts(&strings(&keys)?)?.into_iter().map(str::to_owned).collect())
 }
 
 /// Policies out of a text, or of the file that has this name.

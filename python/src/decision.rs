@@ -129,19 +129,23 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
-        let mut allowed = Vec::with_capacity(decided.len());
-        let mut numbers: [Vec<[u8; 8]>; 4] =
-            std::array::from_fn(|_| Vec::with_capacity(decided.len()));
+        let column = || vec![[0; 8]; decided.len()].into_boxed_slice();
+        let mut allowed = vec![0; decided.len()].into_boxed_slice();
+        let mut numbers = [column(), column(), column(), column()];
         let [limits, remaining, resets, waits] = &mut numbers;
-        for &one in decided {
+        // Zipped, so that nothing is asked about lengths row by row.
+        let left = allowed.iter_mut().zip(limits.iter_mut()).zip(remaining.iter_mut());
+        let right = resets.iter_mut().zip(waits.iter_mut());
+        let rows = left.zip(right).zip(decided);
+        for ((((allowed, limit), remaining), (reset, wait)), &one) in rows {
             let one: Decision = one.into();
-            allowed.push(u8::from(one.allowed));
-            limits.push(one.limit.to_ne_bytes());
-            remaining.push(one.remaining.to_ne_bytes());
-            resets.push(one.reset_at.to_ne_bytes());
-            waits.push(one.retry_after_ms.to_ne_bytes());
+            *allowed = u8::from(one.allowed);
+            *limit = one.limit.to_ne_bytes();
+            *remaining = one.remaining.to_ne_bytes();
+            *reset = one.reset_at.to_ne_bytes();
+            *wait = one.retry_after_ms.to_ne_bytes();
         }
-        Self { allowed: allowed.into(), numbers: numbers.map(Into::into) }
+        Self { allowed, numbers }
     }
 
     fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyAny>> {

@@ -111,7 +111,8 @@ impl Embedded {
     /// The decisions of a batch, if its policy is a plain one.
     fn many(&self, py: Python<'_>, asked: &Batch<'_, '_>) -> PyResult<Option<Vec<Decided>>> {
         let Batch { policy, keys, units } = asked;
-        let texts = convert::texts(keys)?;
+        let strings = convert::strings(keys)?;
+        let texts = convert::texts(&strings)?;
         let longest = texts.iter().fold(0, |longest, key| key.len().max(longest));
         if texts.len() > BATCH_MAX || longest > KEY_MAX {
             return Ok(None);
@@ -302,7 +303,8 @@ impl Embedded {
 
 impl Batch<'_, '_> {
     fn owned(&self) -> PyResult<Vec<String>> {
-        Ok(convert::texts(&self.keys)?.into_iter().map(str::to_owned).collect())
+        let strings = convert::strings(&self.keys)?;
+        Ok(convert::texts(&strings)?.into_iter().map(str::to_owned).collect())
     }
 }
 
