@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -11,6 +12,10 @@ from ._operations import AsyncOperations, Operations
 from ._sources import Policies, source
 
 
+if hasattr(os, "register_at_fork"):
+    # A child has no thread that keeps the time for it.
+    os.register_at_fork(after_in_child=_native.forked)
+
 E = TypeVar("E", bound="Embedded")
 
 
@@ -18,7 +23,8 @@ class Embedded(_native.Embedded, Operations):
     """Decides in this process, with the policies of a mapping or a file.
 
     Thread-safe. A check takes some hundred nanoseconds and keeps the interpreter's lock; what takes
-    longer gives it up. What is held is held for as long as its `Admission` lives: nobody takes it
+    longer gives it up. It admits by a clock that lags by a millisecond at most, and denies by the
+    precise one. What is held is held for as long as its `Admission` lives: nobody takes it
     back. A forked child goes on with a copy of its own.
 
     >>> limits = Embedded({"api": {"strategy": "gcra", "limit": 2, "period": "1m"}})

@@ -1,8 +1,9 @@
 //! Time that tests set.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use admittance::{Clock, ManualClock as Core, Micros, PreciseClock, Span};
+use admittance::{Clock, ManualClock as Core, Micros, PreciseClock, Span, SystemClock};
 use admittance_server::SharedClock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,8 +37,42 @@ impl ManualClock {
     }
 }
 
-/// The clock to decide by. The precise one: a child of this process has no thread that would keep
-/// a word.
+/// The clock of limits in this process: the engine's own, which a thread keeps, and in a forked
+/// child, which has no such thread, the precise one.
+struct ProcessClock {
+    kept: SystemClock,
+    precise: PreciseClock,
+}
+
+impl Clock for ProcessClock {
+    #[inline]
+    fn now(&self) -> Micros {
+        if IS_CHILD.load(Ordering::Relaxed) { self.precise.now() } else { self.kept.now() }
+    }
+
+    fn precise(&self) -> Micros {
+        if IS_CHILD.load(Ordering::Relaxed) { self.precise.now() } else { self.kept.precise() }
+    }
+}
+
+/// Whether this process has been forked off one that had the package.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process is a forked child; Python calls it in one.
+#[pyfunction]
+pub(crate) fn forked() {
+    IS_CHILD.store(true, Ordering::Relaxed);
+}
+
+/// The clock to decide by in this process.
+pub(crate) fn of_process(manual: Option<&ManualClock>) -> SharedClock {
+    match manual {
+        Some(manual) => Arc::new(manual.0.clone()),
+        None => Arc::new(ProcessClock { kept: SystemClock::new(), precise: PreciseClock::new() }),
+    }
+}
+
+/// A clock that is read to the tick each time.
 pub(crate) fn shared(manual: Option<&ManualClock>) -> SharedClock {
     match manual {
         Some(manual) => Arc::new(manual.0.clone()),

@@ -3,7 +3,7 @@
 use admittance_server::{Config, Defaults, Fail};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::failure::ConfigFailure;
 
@@ -36,23 +36,46 @@ fn saturated(given: &Bound<'_, PyAny>, error: PyErr) -> PyResult<Units> {
     Ok(Units(if given.lt(0)? { i64::MIN } else { i64::MAX }))
 }
 
-/// The keys of a batch, held so that their text can be read without the interpreter's lock.
-pub(crate) fn strings<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyString>>> {
+/// The keys of a batch, in a tuple: nobody changes it, and it keeps them, so that their texts can be
+/// read where they are, and without the interpreter's lock.
+pub(crate) fn tuple<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     // Text is a sequence of texts too; who gives one has made a mistake.
     if keys.is_instance_of::<PyString>() {
         return Err(PyTypeError::new_err("keys must be a list of str, not one str"));
     }
-    let text = |key: Bound<'py, PyAny>| Ok(key.cast_into::<PyString>()?);
     match keys.cast::<PyList>() {
-        Ok(list) => list.iter().map(text).collect(),
-        Err(_) => keys.try_iter()?.map(|key| text(key?)).collect(),
+        Ok(list) => Ok(list.to_tuple()),
+        Err(_) => PyTuple::new(keys.py(), keys.try_iter()?.collect::<PyResult<Vec<_>>>()?),
     }
+}
+
+/// The texts among them, still as Python has them.
+pub(crate) fn strings<'a, 'py>(
+    keys: &'a Bound<'py, PyTuple>,
+) -> PyResult<Vec<Borrowed<'a, 'py, PyString>>> {
+    let mut strings = Vec::with_capacity(keys.len());
+    for key in keys.iter_borrowed() {
+        strings.push(match key.cast_exact::<PyString>() {
+            Ok(string) => string,
+            Err(_) => key.cast::<PyString>()?,
+        });
+    }
+    Ok(strings)
+}
+
+/// Their texts.
+pub(crate) fn texts<'a>(strings: &'a [Borrowed<'_, '_, PyString>]) -> PyResult<Vec<&'a str>> {
+    let mut texts = Vec::with_capacity(strings.len());
+    for string in strings {
+        texts.push(string.to_str()?);
+    }
+    Ok(texts)
 }
 
 /// The same as texts of their own.
 pub(crate) fn owned(keys: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let keys = strings(keys)?;
-    keys.iter().map(|key| Ok(key.to_str()?.to_owned())).collect()
+    let keys = tuple(keys)?;
+    Ok(texts(&strings(&keys)?)?.into_iter().map(str::to_owned).collect())
 }
 
 /// Policies out of a text, or of the file that has this name.

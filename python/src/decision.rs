@@ -129,18 +129,23 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
-        let decided: Vec<Decision> = decided.iter().map(|&one| one.into()).collect();
-        let column =
-            |of: fn(&Decision) -> i64| decided.iter().map(|one| of(one).to_ne_bytes()).collect();
-        Self {
-            allowed: decided.iter().map(|one| u8::from(one.allowed)).collect(),
-            numbers: [
-                column(|one| one.limit),
-                column(|one| one.remaining),
-                column(|one| one.reset_at),
-                column(|one| one.retry_after_ms),
-            ],
+        let column = || vec![[0; 8]; decided.len()].into_boxed_slice();
+        let mut allowed = vec![0; decided.len()].into_boxed_slice();
+        let mut numbers = [column(), column(), column(), column()];
+        let [limits, remaining, resets, waits] = &mut numbers;
+        // Zipped, so that nothing is asked about lengths row by row.
+        let left = allowed.iter_mut().zip(limits.iter_mut()).zip(remaining.iter_mut());
+        let right = resets.iter_mut().zip(waits.iter_mut());
+        let rows = left.zip(right).zip(decided);
+        for ((((allowed, limit), remaining), (reset, wait)), &one) in rows {
+            let one: Decision = one.into();
+            *allowed = u8::from(one.allowed);
+            *limit = one.limit.to_ne_bytes();
+            *remaining = one.remaining.to_ne_bytes();
+            *reset = one.reset_at.to_ne_bytes();
+            *wait = one.retry_after_ms.to_ne_bytes();
         }
+        Self { allowed, numbers }
     }
 
     fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyAny>> {

@@ -9,18 +9,19 @@
 //! `tests/test_one_surface.py`; `bench/python.py` has what it takes.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use admittance::{Builtin, Cost, Decision as Decided, Limiter};
 use admittance_server::{
     BATCH_MAX, Config, Fail, KEY_MAX, Policy, PolicyConfig, Service, SharedClock, cost,
 };
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use foldhash::fast::RandomState;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::PyTuple;
 
-use crate::clock::{ManualClock, shared};
+use crate::clock::{ManualClock, of_process};
 use crate::convert::{self, Units};
 use crate::decision::{Decision, Decisions, Forecast};
 use crate::door::{Door, options};
@@ -32,13 +33,41 @@ use crate::runtime::{wait, within};
 /// The fast half of `admittance.Embedded`.
 #[pyclass(frozen, subclass, module = "admittance._native")]
 pub(crate) struct Embedded {
-    policies: ArcSwap<Policies>,
+    /// Those it was made with, which most keep: they are found without a lock and without counting.
+    policies: Policies,
+    /// Those that have replaced them.
+    reloaded: ArcSwapOption<Policies>,
+    is_reloaded: AtomicBool,
     service: Arc<Service>,
     core: Arc<Core>,
     fail: Fail,
 }
 
-type Policies = HashMap<Box<str>, Entry, RandomState>;
+/// Policies by name.
+enum Policies {
+    /// So few that to compare their names is faster than to hash one.
+    Few(Vec<(Box<str>, Entry)>),
+    Many(HashMap<Box<str>, Entry, RandomState>),
+}
+
+impl Policies {
+    fn of(service: &Service) -> Self {
+        let entry = |policy: Arc<Policy>| {
+            (policy.name().into(), Entry { policy, limiter: OnceLock::new() })
+        };
+        let each = service.policies().into_iter().map(entry);
+        if each.len() <= FEW { Self::Few(each.collect()) } else { Self::Many(each.collect()) }
+    }
+
+    #[inline]
+    fn limiter(&self, name: &str) -> Option<&Limiter<Builtin, SharedClock>> {
+        let entry = match self {
+            Self::Few(few) => few.iter().find(|(own, _)| **own == *name).map(|(_, entry)| entry),
+            Self::Many(many) => many.get(name),
+        };
+        entry?.limiter()
+    }
+}
 
 /// A policy, and what decides its checks if that is a limiter alone. That is asked when it is first
 /// needed: a limiter reserves room for its keys.
@@ -64,9 +93,12 @@ impl Embedded {
         units: Units,
         work: impl FnOnce(&Limiter<Builtin, SharedClock>, Cost) -> Option<T>,
     ) -> Option<T> {
-        let policies = self.policies.load();
-        let limiter = policies.get(policy)?.limiter()?;
-        work(limiter, cost(units.0).ok()?)
+        let cost = cost(units.0).ok()?;
+        if self.is_reloaded.load(Ordering::Acquire) {
+            work(self.reloaded.load().as_ref()?.limiter(policy)?, cost)
+        } else {
+            work(self.policies.limiter(policy)?, cost)
+        }
     }
 
     #[inline]
@@ -79,9 +111,10 @@ impl Embedded {
     /// The decisions of a batch, if its policy is a plain one.
     fn many(&self, py: Python<'_>, asked: &Batch<'_, '_>) -> PyResult<Option<Vec<Decided>>> {
         let Batch { policy, keys, units } = asked;
-        let texts: PyResult<Vec<&str>> = keys.iter().map(|key| key.to_str()).collect();
-        let texts = texts?;
-        if texts.len() > BATCH_MAX || texts.iter().any(|key| key.len() > KEY_MAX) {
+        let strings = convert::strings(keys)?;
+        let texts = convert::texts(&strings)?;
+        let longest = texts.iter().fold(0, |longest, key| key.len().max(longest));
+        if texts.len() > BATCH_MAX || longest > KEY_MAX {
             return Ok(None);
         }
         let decide = || {
@@ -97,14 +130,15 @@ impl Embedded {
     }
 
     fn refresh(&self) {
-        self.policies.store(Arc::new(by_name(&self.service)));
+        self.reloaded.store(Some(Arc::new(Policies::of(&self.service))));
+        self.is_reloaded.store(true, Ordering::Release);
     }
 }
 
 /// What is asked for many keys.
 struct Batch<'a, 'py> {
     policy: &'a str,
-    keys: Vec<Bound<'py, PyString>>,
+    keys: Bound<'py, PyTuple>,
     units: Units,
 }
 
@@ -119,16 +153,22 @@ impl Embedded {
     ) -> PyResult<Self> {
         let fail = convert::fail(fail)?;
         let config = convert::config(source, text, fail.into())?;
-        let clock = shared(clock.map(Bound::get));
+        let clock = of_process(clock.map(Bound::get));
         let service = match config.policies.iter().any(needs_runtime) {
             true => within(|| Service::new(&config, clock))?,
             false => Service::new(&config, clock),
         };
         let doors = Doors::new(service);
         let service = Arc::clone(&doors.service);
-        let policies = ArcSwap::from_pointee(by_name(&service));
         let place = Place::Here(Arc::new(Here::Kept(Box::new(doors))));
-        Ok(Self { policies, service, core: Core::new(place, options(1_000, 0)), fail })
+        Ok(Self {
+            policies: Policies::of(&service),
+            reloaded: ArcSwapOption::empty(),
+            is_reloaded: AtomicBool::new(false),
+            service,
+            core: Core::new(place, options(1_000, 0)),
+            fail,
+        })
     }
 
     #[pyo3(
@@ -168,7 +208,7 @@ impl Embedded {
         keys: &Bound<'py, PyAny>,
         cost: Units,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let batch = Batch { policy, keys: convert::strings(keys)?, units: cost };
+        let batch = Batch { policy, keys: convert::tuple(keys)?, units: cost };
         if let Some(decided) = self.many(py, &batch)? {
             let decided: Vec<Decision> = decided.into_iter().map(Decision::from).collect();
             return decided.into_pyobject(py);
@@ -192,7 +232,7 @@ impl Embedded {
         keys: &Bound<'py, PyAny>,
         cost: Units,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let batch = Batch { policy, keys: convert::strings(keys)?, units: cost };
+        let batch = Batch { policy, keys: convert::tuple(keys)?, units: cost };
         if let Some(decided) = self.many(py, &batch)? {
             return Ok(Bound::new(py, Decisions::of(&decided))?.into_any());
         }
@@ -263,14 +303,9 @@ impl Embedded {
 
 impl Batch<'_, '_> {
     fn owned(&self) -> PyResult<Vec<String>> {
-        self.keys.iter().map(|key| Ok(key.to_str()?.to_owned())).collect()
+        let strings = convert::strings(&self.keys)?;
+        Ok(convert::texts(&strings)?.into_iter().map(str::to_owned).collect())
     }
-}
-
-fn by_name(service: &Service) -> Policies {
-    let entry =
-        |policy: Arc<Policy>| (policy.name().into(), Entry { policy, limiter: OnceLock::new() });
-    service.policies().into_iter().map(entry).collect()
 }
 
 /// Whether tasks belong to a policy, which must run somewhere from the beginning.
@@ -279,6 +314,9 @@ fn needs_runtime(policy: &PolicyConfig) -> bool {
         |rate: &admittance_server::RateConfig| rate.tier.is_strict() && rate.escrow.is_none();
     !policy.rate.as_ref().is_none_or(is_plain) || policy.concurrency.is_some()
 }
+
+/// How few policies are compared by name one after another.
+const FEW: usize = 8;
 
 /// From so many keys on a batch gives the interpreter's lock up while it decides: some hundred
 /// microseconds.

@@ -46,7 +46,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 mod _native {
     #[pymodule_export]
-    use crate::clock::ManualClock;
+    use crate::clock::{ManualClock, forked};
     #[pymodule_export]
     use crate::decision::{Decision, Decisions, Forecast};
     #[pymodule_export]
