@@ -329,7 +329,7 @@ async fn long_keys_of_accounts_and_leases_hold_what_they_may() {
     limit: 1000000000
     period: 1h
     concurrency: { minLimit: 100000, maxLimit: 100000 }
-    cost: { budget: 1000000, period: 1h }
+    cost: { windows: { hour: { budget: 1000000, period: 1h } } }
     leaseTtl: 1h
 ",
     );
