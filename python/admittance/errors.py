@@ -56,6 +56,11 @@ __all__ = [
     "AdmittanceError",
     "ConfigError",
     "InvalidRequestError",
+    def __reduce__(self) -> tuple[type[LimitExceededError], tuple[str, Decision]]:
+        # A pool of processes sends what its workers raise; without the decision it could not be
+        # made again there.
+        return type(self), (str(self), self.decision)
+
     "LimitExceededError",
     "OperationNotSupportedError",
     "OverloadedError",
