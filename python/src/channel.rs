@@ -59,7 +59,8 @@ impl Dialer {
     /// Who is at this address. Nothing is connected before the first call.
     pub(crate) fn new(target: &str, pem: Pem) -> PyResult<Self> {
         let (scheme, address) = target.split_once("://").unwrap_or(("", target));
-        let has_pem = pem.ca.is_some() || pem.cert.is_some() || pem.name.is_some();
+        let Pem { ca, cert, key, name } = &pem;
+        let has_pem = ca.is_some() || cert.is_some() || key.is_some() || name.is_some();
         let is_tls = match scheme {
             "https" => true,
             "http" if has_pem => return Err(bad("http:// is without TLS; write https://")),
