@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::channel::Options;
+use crate::forks::Visit;
 use crate::lease::Held;
 use crate::operations::{Core, Place};
 use crate::runtime::Engine;
@@ -79,6 +80,8 @@ impl Beats {
             last = Instant::now();
             let leases = self.leases();
             for some in leases.chunks(BATCH) {
+                let is_here = matches!(core.place, Place::Here(_));
+                let _visit = if is_here { Some(visit().await) } else { None };
                 let beating = Arc::clone(&core).heartbeat(some.to_vec());
                 // If it is not heard, the next one may be, and it is due as soon.
                 if let Ok(answer) = beating.await {
@@ -113,6 +116,16 @@ impl Beats {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is in memory is touched while nobody forks.
+async fn visit() -> Visit {
+    loop {
+        match Visit::begin() {
+            Some(visit) => return visit,
+            None => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::convert::{self, Units};
 use crate::decision::{Decision, Decisions, Forecast};
 use crate::door::{Door, options};
 use crate::failure::ConfigFailure;
+use crate::forks::Visit;
 use crate::here::{Doors, Here};
 use crate::operations::{Core, Place};
 use crate::runtime::{wait, within};
@@ -125,8 +126,10 @@ impl Embedded {
             })
         };
         // To get the lock back can take milliseconds when others compute: only a long batch is
-        // worth that.
-        Ok(if texts.len() >= UNLOCKED_FROM { py.detach(decide) } else { decide() })
+        // worth that. While somebody forks, the lock is kept: a child must find none of the locks
+        // in a table held.
+        let visit = (texts.len() >= UNLOCKED_FROM).then(Visit::begin).flatten();
+        Ok(if visit.is_some() { py.detach(decide) } else { decide() })
     }
 
     fn refresh(&self) {

@@ -46,7 +46,13 @@ pub(crate) enum Here {
 }
 
 impl Here {
-    /// Gives back what is held of a shared store. In memory there is nothing to close.
+    /// Whether a forked child has all of it.
+    pub(crate) const fn is_copied(&self) -> bool {
+        matches!(self, Self::Kept(_))
+    }
+
+    /// Gives back what is held of a shared store, and lets go of its connections; what is asked
+    /// from now on has no answer. In memory there is nothing to close.
     pub(crate) async fn close(&self) {
         if let Self::Made { doors, .. } = self
             && let Some(doors) = doors.known()
