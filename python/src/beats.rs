@@ -131,19 +131,23 @@ async fn visit() -> Visit {
 
 /// How often a lease is heard of: thrice in its life, as far as that is known. Its end is told by
 /// the service's clock, which may be another than ours: so often enough for most, and never so
-/// often that it is a load.
+/// often that it is a load. If it is past already, ours is ahead, and nothing is known.
 fn every(core: &Core, expires_at: i64) -> Duration {
     if matches!(core.place, Place::Here(_)) {
         return EVERY_MAX;
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-    let left = u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0);
-    Duration::from_millis(left / 3).clamp(EVERY_MIN, EVERY_MAX)
+    match u64::try_from(expires_at.saturating_sub(now)) {
+        Ok(left @ 1..) => Duration::from_millis(left / 3).clamp(EVERY_MIN, EVERY_MAX),
+        _ => EVERY_UNKNOWN,
+    }
 }
 
 const EVERY_MIN: Duration = Duration::from_millis(20);
 const EVERY_MAX: Duration = Duration::from_millis(500);
+/// Half of what a lease lives by default.
+const EVERY_UNKNOWN: Duration = Duration::from_secs(1);
 /// How long one call may take: less than a default lease lives.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The most leases that one call may name.

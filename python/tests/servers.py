@@ -52,8 +52,8 @@ class Service:
         self.target = found.group(1)
         self.port = int(self.target.rsplit(":", 1)[1])
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric over its labels; needs `--metrics-port 0`."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of a metric over its labels, or where one is that; needs `--metrics-port 0`."""
         import urllib.request
 
         found = re.search(r"metrics\D+(127\.0\.0\.1:\d+)", "".join(self.lines))
@@ -61,7 +61,7 @@ class Service:
         with urllib.request.urlopen(f"http://{found.group(1)}/metrics", timeout=5) as answer:
             text = answer.read().decode()
         lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(name)]
-        return sum(float(value) for _, value in lines)
+        return sum(float(value) for labels, value in lines if label in labels)
 
     def kill(self) -> None:
         self.process.kill()
