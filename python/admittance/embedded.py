@@ -123,6 +123,8 @@ class AsyncEmbedded(AsyncOperations):
     async def close(self) -> None:
         """Nothing needs to be closed in this process; it is here for who closes backends."""
 
+    aclose = close
+
     async def __aenter__(self) -> AsyncEmbedded:
         return self
 

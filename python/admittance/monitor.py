@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._native import Monitor
-from ._sources import Pem, milliseconds, pem
+from ._sources import Pem, attempts, milliseconds, pem
 from .service import TARGET
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class MonitorBackend:
     ) -> None:
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
         ms = milliseconds(timeout, "timeout")
-        self._monitor = Monitor(target, secret, ms, retries, *certificates)
+        self._monitor = Monitor(target, secret, ms, attempts(retries), *certificates)
 
     def snapshot(self) -> Snapshot:
         """What was decided in the current window."""
@@ -162,7 +162,7 @@ class AsyncMonitorBackend:
     ) -> None:
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
         ms = milliseconds(timeout, "timeout")
-        self._monitor = Monitor(target, secret, ms, retries, *certificates)
+        self._monitor = Monitor(target, secret, ms, attempts(retries), *certificates)
 
     async def snapshot(self) -> Snapshot:
         """What was decided in the current window."""
