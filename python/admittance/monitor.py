@@ -122,7 +122,8 @@ class MonitorBackend:
     get_snapshot = snapshot
 
     def watch(self, policy: str = "") -> Iterator[Denial]:
-        """Denials as they happen, of one policy or of all, until the service ends. Those after this
+        """Denials as they happen, of one policy or of all, until the service ends or this
+        is closed. Those after it
         has returned are all there, as far as the service can keep up."""
         stream = self._monitor.watch(policy)
 
@@ -171,7 +172,8 @@ class AsyncMonitorBackend:
     get_snapshot = snapshot
 
     async def watch(self, policy: str = "") -> AsyncIterator[Denial]:
-        """Denials as they happen, of one policy or of all, until the service ends. Those after this
+        """Denials as they happen, of one policy or of all, until the service ends or this
+        is closed. Those after it
         was awaited are all there, as far as the service can keep up."""
         stream = await self._monitor.watch_async(policy)
 
