@@ -12,6 +12,7 @@ from .admission import Admission, AsyncAdmission, AsyncReservation, Reservation
 from .embedded import AsyncEmbedded, Embedded
 from .errors import (
     AdmittanceError,
+    BackendClosedError,
     ConfigError,
     InvalidRequestError,
     LimitExceededError,
@@ -50,6 +51,7 @@ __all__ = [
     "AsyncReservation",
     "AsyncServiceBackend",
     "AxisDecision",
+    "BackendClosedError",
     "ConfigError",
     "Costs",
     "Decision",

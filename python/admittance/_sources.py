@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, InvalidRequestError
 
 Policies = Mapping[str, Any] | str | os.PathLike[str]
 """`{"limiters": {...}}` as the service's file has it, the limiters alone, or the path of a file."""
@@ -43,6 +43,13 @@ def milliseconds(seconds: float, name: str) -> int:
     if not 0.001 <= seconds <= 3600:
         raise ValueError(f"{name} is {seconds!r} s; it must be from 0.001 to 3600")
     return round(seconds * 1000)
+
+
+def attempts(retries: int) -> int:
+    """How often a call may be sent again."""
+    if not 0 <= retries < 2**32:
+        raise InvalidRequestError(f"retries is {retries!r}; it must be 0 or more")
+    return retries
 
 
 def _plain(value: object) -> Any:

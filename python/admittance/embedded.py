@@ -13,8 +13,12 @@ from ._sources import Policies, source
 
 
 if hasattr(os, "register_at_fork"):
-    # A child has no thread that keeps the time for it.
-    os.register_at_fork(after_in_child=_native.forked)
+    # A child has no thread that keeps the time for it, nor those that hold locks.
+    os.register_at_fork(
+        before=_native.before_fork,
+        after_in_parent=_native.after_fork,
+        after_in_child=_native.forked,
+    )
 
 E = TypeVar("E", bound="Embedded")
 
@@ -25,7 +29,8 @@ class Embedded(_native.Embedded, Operations):
     Thread-safe. A check takes some hundred nanoseconds and keeps the interpreter's lock; what takes
     longer gives it up. It admits by a clock that lags by a millisecond at most, and denies by the
     precise one. What is held is held for as long as its `Admission` lives: nobody takes it
-    back. A forked child goes on with a copy of its own.
+    back. A forked child goes on with a copy of its own, and releases in it what it finds held.
+    A policy with a `load` block is refused: how far behind it is is known to a service alone.
 
     >>> limits = Embedded({"api": {"strategy": "gcra", "limit": 2, "period": "1m"}})
     >>> [limits.check("api", "ann").allowed for _ in range(3)]
@@ -117,6 +122,8 @@ class AsyncEmbedded(AsyncOperations):
 
     async def close(self) -> None:
         """Nothing needs to be closed in this process; it is here for who closes backends."""
+
+    aclose = close
 
     async def __aenter__(self) -> AsyncEmbedded:
         return self

@@ -29,13 +29,18 @@ class OverloadedError(ServiceUnavailableError):
     """The service is behind and sheds, or holds as much as it may. Nothing was charged."""
 
 
+class BackendClosedError(AdmittanceError, RuntimeError):
+    """The backend was closed before it was asked. Nothing was charged."""
+
+
 class UnauthenticatedError(AdmittanceError):
     """The secret is missing or wrong."""
 
 
 class InvalidRequestError(AdmittanceError, ValueError):
     """No policy could decide this: a cost out of range, a key or a batch that is too long. Nothing
-    was charged."""
+    was charged. Over the wire also a message of more than 4 MiB: if it was the answer that was too
+    large, its batch was charged."""
 
 
 class ConfigError(AdmittanceError, ValueError):
@@ -51,9 +56,15 @@ class LimitExceededError(AdmittanceError):
         self.decision = decision
         """What was decided."""
 
+    def __reduce__(self) -> tuple[type[LimitExceededError], tuple[str, Decision]]:
+        # A pool of processes sends what its workers raise; without the decision it could not be
+        # made again there.
+        return type(self), (str(self), self.decision)
+
 
 __all__ = [
     "AdmittanceError",
+    "BackendClosedError",
     "ConfigError",
     "InvalidRequestError",
     "LimitExceededError",

@@ -45,7 +45,7 @@ class FleetBackend:
         return LeasedLimit(self._fleet.leased(policy, batch, low_water))
 
     def close(self) -> None:
-        """Closes the connection. What is held can be spent until its window ends."""
+        """Closes the connection. What is held is given up, and ends with its window."""
         self._fleet.close()
 
     def __enter__(self) -> FleetBackend:
@@ -99,7 +99,7 @@ class AsyncFleetBackend:
         return AsyncLeasedLimit(self._fleet.leased(policy, batch, low_water))
 
     async def close(self) -> None:
-        """Closes the connection. What is held can be spent until its window ends."""
+        """Closes the connection. What is held is given up, and ends with its window."""
         self._fleet.close()
 
     aclose = close

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._native import Monitor
-from ._sources import Pem, milliseconds, pem
+from ._sources import Pem, attempts, milliseconds, pem
 from .service import TARGET
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class MonitorBackend:
     ) -> None:
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
         ms = milliseconds(timeout, "timeout")
-        self._monitor = Monitor(target, secret, ms, retries, *certificates)
+        self._monitor = Monitor(target, secret, ms, attempts(retries), *certificates)
 
     def snapshot(self) -> Snapshot:
         """What was decided in the current window."""
@@ -122,7 +122,8 @@ class MonitorBackend:
     get_snapshot = snapshot
 
     def watch(self, policy: str = "") -> Iterator[Denial]:
-        """Denials as they happen, of one policy or of all, until the service ends. Those after this
+        """Denials as they happen, of one policy or of all, until the service ends or this
+        is closed. Those after it
         has returned are all there, as far as the service can keep up."""
         stream = self._monitor.watch(policy)
 
@@ -162,7 +163,7 @@ class AsyncMonitorBackend:
     ) -> None:
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
         ms = milliseconds(timeout, "timeout")
-        self._monitor = Monitor(target, secret, ms, retries, *certificates)
+        self._monitor = Monitor(target, secret, ms, attempts(retries), *certificates)
 
     async def snapshot(self) -> Snapshot:
         """What was decided in the current window."""
@@ -171,7 +172,8 @@ class AsyncMonitorBackend:
     get_snapshot = snapshot
 
     async def watch(self, policy: str = "") -> AsyncIterator[Denial]:
-        """Denials as they happen, of one policy or of all, until the service ends. Those after this
+        """Denials as they happen, of one policy or of all, until the service ends or this
+        is closed. Those after it
         was awaited are all there, as far as the service can keep up."""
         stream = await self._monitor.watch_async(policy)
 

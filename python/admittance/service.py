@@ -11,7 +11,7 @@ from ._operations import (
     Looks,
     Operations,
 )
-from ._sources import Pem, milliseconds, pem
+from ._sources import Pem, attempts, milliseconds, pem
 
 TARGET = "127.0.0.1:50051"
 
@@ -43,7 +43,7 @@ class ServiceBackend(Checks, Looks, Operations):
         tls_name: str | None = None,
     ) -> None:
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
-        self._timeout, self._retries = timeout, retries
+        self._timeout, self._retries = timeout, attempts(retries)
         ms = milliseconds(timeout, "timeout")
         self._door: Door = service_door(target, ms, retries, *certificates)
 
@@ -56,7 +56,7 @@ class ServiceBackend(Checks, Looks, Operations):
         """
         other = object.__new__(type(self))
         other._timeout = self._timeout if timeout is None else timeout
-        other._retries = self._retries if retries is None else retries
+        other._retries = self._retries if retries is None else attempts(retries)
         ms = milliseconds(other._timeout, "timeout")
         other._door = self._door.with_options(ms, other._retries)
         return other
@@ -89,7 +89,7 @@ class AsyncServiceBackend(AsyncChecks, AsyncLooks, AsyncOperations):
         tls_name: str | None = None,
     ) -> None:
         certificates = (pem(tls_ca), pem(tls_cert), pem(tls_key), tls_name)
-        self._timeout, self._retries = timeout, retries
+        self._timeout, self._retries = timeout, attempts(retries)
         ms = milliseconds(timeout, "timeout")
         self._door: AsyncDoor = twin(service_door(target, ms, retries, *certificates))
 
@@ -102,7 +102,7 @@ class AsyncServiceBackend(AsyncChecks, AsyncLooks, AsyncOperations):
         """
         other = object.__new__(type(self))
         other._timeout = self._timeout if timeout is None else timeout
-        other._retries = self._retries if retries is None else retries
+        other._retries = self._retries if retries is None else attempts(retries)
         ms = milliseconds(other._timeout, "timeout")
         other._door = self._door.with_options(ms, other._retries)
         return other

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::channel::Options;
+use crate::forks::Visit;
 use crate::lease::Held;
 use crate::operations::{Core, Place};
 use crate::runtime::Engine;
@@ -79,6 +80,8 @@ impl Beats {
             last = Instant::now();
             let leases = self.leases();
             for some in leases.chunks(BATCH) {
+                let is_here = matches!(core.place, Place::Here(_));
+                let _visit = if is_here { Some(visit().await) } else { None };
                 let beating = Arc::clone(&core).heartbeat(some.to_vec());
                 // If it is not heard, the next one may be, and it is due as soon.
                 if let Ok(answer) = beating.await {
@@ -116,21 +119,35 @@ impl Beats {
     }
 }
 
+/// What is in memory is touched while nobody forks.
+async fn visit() -> Visit {
+    loop {
+        match Visit::begin() {
+            Some(visit) => return visit,
+            None => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
 /// How often a lease is heard of: thrice in its life, as far as that is known. Its end is told by
 /// the service's clock, which may be another than ours: so often enough for most, and never so
-/// often that it is a load.
+/// often that it is a load. If it is past already, ours is ahead, and nothing is known.
 fn every(core: &Core, expires_at: i64) -> Duration {
     if matches!(core.place, Place::Here(_)) {
         return EVERY_MAX;
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-    let left = u64::try_from(expires_at.saturating_sub(now)).unwrap_or(0);
-    Duration::from_millis(left / 3).clamp(EVERY_MIN, EVERY_MAX)
+    match u64::try_from(expires_at.saturating_sub(now)) {
+        Ok(left @ 1..) => Duration::from_millis(left / 3).clamp(EVERY_MIN, EVERY_MAX),
+        _ => EVERY_UNKNOWN,
+    }
 }
 
 const EVERY_MIN: Duration = Duration::from_millis(20);
 const EVERY_MAX: Duration = Duration::from_millis(500);
+/// Half of what a lease lives by default.
+const EVERY_UNKNOWN: Duration = Duration::from_secs(1);
 /// How long one call may take: less than a default lease lives.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The most leases that one call may name.

@@ -3,17 +3,24 @@
 //! # Guarantee
 //! - Every call ends at its deadline, whatever the service does.
 //! - A call that could charge twice is sent again only if no connection was made.
+//! - A connection whose other end is gone without a word is given up: after a few calls without an
+//!   answer, or by a ping without one.
+//! - Once closed, nothing is asked any more, and who waits without a deadline is told.
 //!
 //! # Proven by
-//! `tests/test_retries.py`.
+//! `tests/test_service.py`, `tests/test_close.py`, `tests/test_tls.py`.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Response, Status};
@@ -51,15 +58,25 @@ pub(crate) struct Pem {
 pub(crate) struct Dialer {
     target: Box<str>,
     endpoint: Endpoint,
-    channel: PerProcess<Channel>,
+    line: PerProcess<Line>,
     is_closed: AtomicBool,
+    /// It is closed now.
+    closing: PerProcess<Arc<Notify>>,
+}
+
+/// A connection, and how many calls in a row had no answer on it.
+#[derive(Clone)]
+struct Line {
+    channel: Channel,
+    late: Arc<AtomicU32>,
 }
 
 impl Dialer {
     /// Who is at this address. Nothing is connected before the first call.
     pub(crate) fn new(target: &str, pem: Pem) -> PyResult<Self> {
         let (scheme, address) = target.split_once("://").unwrap_or(("", target));
-        let has_pem = pem.ca.is_some() || pem.cert.is_some() || pem.name.is_some();
+        let Pem { ca, cert, key, name } = &pem;
+        let has_pem = ca.is_some() || cert.is_some() || key.is_some() || name.is_some();
         let is_tls = match scheme {
             "https" => true,
             "http" if has_pem => return Err(bad("http:// is without TLS; write https://")),
@@ -69,27 +86,67 @@ impl Dialer {
         let scheme = if is_tls { "https" } else { "http" };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
         let wrong = |_| bad("the target is not one; write host:port or https://host:port");
-        let mut endpoint = endpoint.map_err(wrong)?.tcp_nodelay(true).connect_timeout(CONNECT_MAX);
+        let mut endpoint = endpoint
+            .map_err(wrong)?
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_MAX)
+            // What waits without a deadline must notice when nobody is at the other end any more.
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_MAX)
+            .keep_alive_while_idle(true);
         if is_tls {
             let tls = endpoint.tls_config(tls(pem)?);
             endpoint = tls.map_err(|error| bad(&format!("the certificates: {error}")))?;
         }
-        let (channel, is_closed) = (PerProcess::new(), AtomicBool::new(false));
-        Ok(Self { target: address.into(), endpoint, channel, is_closed })
+        let (line, is_closed, closing) =
+            (PerProcess::new(), AtomicBool::new(false), PerProcess::new());
+        Ok(Self { target: address.into(), endpoint, line, is_closed, closing })
     }
 
     /// Closes the connection; what is asked from now on has no answer.
     pub(crate) fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
-        self.channel.forget();
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.line.forget();
+        if let Some(closing) = self.closing.known() {
+            closing.notify_waiters();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Ends when the backend is closed.
+    pub(crate) async fn closed(&self) {
+        let Ok(closing) = self.closing.get(|| Ok::<_, Infallible>(Arc::default()));
+        let mut closing = pin!(closing.notified());
+        // From here on a word of it is heard; one before it has set the flag.
+        closing.as_mut().enable();
+        if !self.is_closed() {
+            closing.await;
+        }
     }
 
     /// The connection of this process.
-    pub(crate) fn channel(&self) -> PyResult<Channel> {
-        if self.is_closed.load(Ordering::Acquire) {
-            return Err(PyRuntimeError::new_err("the backend is closed; make another"));
+    pub(crate) fn channel(&self) -> Result<Channel, Failure> {
+        Ok(self.line()?.channel)
+    }
+
+    fn line(&self) -> Result<Line, Failure> {
+        if self.is_closed() {
+            return Err(Failure::closed());
         }
-        self.channel.get(|| runtime::within(|| self.endpoint.connect_lazy()))
+        let dial = || Line { channel: self.endpoint.connect_lazy(), late: Arc::default() };
+        let line = self.line.get(|| runtime::within(dial));
+        line.map_err(|error| Status::internal(error.to_string()).into())
+    }
+
+    /// Nobody has answered in time. After a few in a row the connection is given up: one whose
+    /// other end is gone without a word would be late for ever.
+    fn was_late(&self, line: &Line) {
+        if line.late.fetch_add(1, Ordering::Relaxed) + 1 == LATE_MAX {
+            self.line.forget_if(|kept| Arc::ptr_eq(&kept.late, &line.late));
+        }
     }
 
     /// Makes a call, again if that may be.
@@ -106,14 +163,22 @@ impl Dialer {
         let mut pause = PAUSE_FIRST;
         let mut left = options.retries;
         loop {
-            let channel = self.channel().map_err(|error| Status::internal(error.to_string()))?;
-            let asked = ask(channel, until.saturating_duration_since(Instant::now()));
+            let line = self.line()?;
+            let left_over = until.saturating_duration_since(Instant::now());
+            let asked = ask(line.channel.clone(), left_over);
             let status = match timeout_at(until, asked).await {
-                Ok(Ok(response)) => return Ok(response.into_inner()),
+                Ok(Ok(response)) => {
+                    line.late.store(0, Ordering::Relaxed);
+                    return Ok(response.into_inner());
+                }
                 // The transport has the same deadline, and may notice first.
                 Ok(Err(status)) if !is_late(&status) => status,
-                Ok(Err(_)) | Err(_) => return Err(self.failed(late(options.timeout))),
+                Ok(Err(_)) | Err(_) => {
+                    self.was_late(&line);
+                    return Err(self.failed(late(options.timeout)));
+                }
             };
+            line.late.store(0, Ordering::Relaxed);
             let wait = jittered(pause);
             if left == 0 || !may_repeat(twice, &status) || Instant::now() + wait >= until {
                 return Err(self.failed(status));
@@ -125,7 +190,7 @@ impl Dialer {
     }
 
     pub(crate) fn failed(&self, status: Status) -> Failure {
-        Failure { status, target: Some(self.target.clone()) }
+        Failure { status, target: Some(self.target.clone()), is_closed: false }
     }
 }
 
@@ -169,6 +234,11 @@ fn bad(message: &str) -> PyErr {
 
 /// A call's own deadline is mostly shorter.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How often a quiet connection is pinged, and how long the answer may take.
+const PING_EVERY: Duration = Duration::from_secs(5);
+const PING_MAX: Duration = Duration::from_secs(5);
+/// After so many calls in a row without an answer another connection is made.
+const LATE_MAX: u32 = 3;
 /// How long to wait before a call is sent again, half of it more or less by chance; then twice as
 /// long.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);

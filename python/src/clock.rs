@@ -62,6 +62,7 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 #[pyfunction]
 pub(crate) fn forked() {
     IS_CHILD.store(true, Ordering::Relaxed);
+    crate::forks::forget();
 }
 
 /// The clock to decide by in this process.

@@ -6,13 +6,14 @@ use std::time::Duration;
 use admittance_proto::admissions::AdmissionRequest;
 use admittance_proto::budgets::{self as cost, Charge};
 use pyo3::prelude::*;
+use tonic::Status;
 
 use crate::channel::Options;
 use crate::convert::{Units, owned};
 use crate::decision::{Decision, Decisions, Forecast};
 use crate::failure::Failure;
 use crate::lease::Lease;
-use crate::operations::Core;
+use crate::operations::{Core, Place};
 use crate::rows::{Costs, Explained, Reserved};
 use crate::runtime::{awaited, wait};
 
@@ -124,9 +125,7 @@ macro_rules! operations {
                 heartbeat: bool,
             ) -> PyResult<Bound<'py, PyAny>> {
                 let work = AdmissionRequest { policy, key, cost: cost.0, hold, value };
-                let core = Arc::clone(&self.core);
-                let asked = Arc::clone(&self.core).admit(work);
-                $ask(py, async move { Ok::<_, Failure>(Lease::of(core, asked.await?, heartbeat)) })
+                $ask(py, admitted(Arc::clone(&self.core), work, heartbeat))
             }
 
             fn explain<'py>(
@@ -219,6 +218,25 @@ pub(crate) fn twin(door: &Bound<'_, Door>) -> AsyncDoor {
 
 pub(crate) const fn options(timeout_ms: u64, retries: u32) -> Options {
     Options { timeout: Duration::from_millis(timeout_ms), retries }
+}
+
+/// What an admission holds. Over a wire it is asked for by a task of its own: if who waits is
+/// interrupted or cancelled, the answer is still heard, and what nobody takes is released.
+async fn admitted(
+    core: Arc<Core>,
+    work: AdmissionRequest,
+    heartbeat: bool,
+) -> Result<Lease, Failure> {
+    let is_here = matches!(core.place, Place::Here(_));
+    let asking = async move {
+        let admitted = Arc::clone(&core).admit(work).await?;
+        Ok(Lease::of(core, admitted, heartbeat))
+    };
+    if is_here {
+        return asking.await;
+    }
+    let lost = |error: tokio::task::JoinError| Failure::from(Status::internal(error.to_string()));
+    tokio::spawn(asking).await.map_err(lost)?
 }
 
 /// Nothing is kept alive any more, and nothing asked.

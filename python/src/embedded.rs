@@ -26,6 +26,7 @@ use crate::convert::{self, Units};
 use crate::decision::{Decision, Decisions, Forecast};
 use crate::door::{Door, options};
 use crate::failure::ConfigFailure;
+use crate::forks::Visit;
 use crate::here::{Doors, Here};
 use crate::operations::{Core, Place};
 use crate::runtime::{wait, within};
@@ -125,8 +126,10 @@ impl Embedded {
             })
         };
         // To get the lock back can take milliseconds when others compute: only a long batch is
-        // worth that.
-        Ok(if texts.len() >= UNLOCKED_FROM { py.detach(decide) } else { decide() })
+        // worth that. While somebody forks, the lock is kept: a child must find none of the locks
+        // in a table held.
+        let visit = (texts.len() >= UNLOCKED_FROM).then(Visit::begin).flatten();
+        Ok(if visit.is_some() { py.detach(decide) } else { decide() })
     }
 
     fn refresh(&self) {
@@ -152,7 +155,7 @@ impl Embedded {
         clock: Option<&Bound<'_, ManualClock>>,
     ) -> PyResult<Self> {
         let fail = convert::fail(fail)?;
-        let config = convert::config(source, text, fail.into())?;
+        let config = decidable(convert::config(source, text, fail.into())?)?;
         let clock = of_process(clock.map(Bound::get));
         let service = match config.policies.iter().any(needs_runtime) {
             true => within(|| Service::new(&config, clock))?,
@@ -284,7 +287,7 @@ impl Embedded {
 
     #[pyo3(name = "_reload")]
     fn reload(&self, py: Python<'_>, source: &str, text: Option<&str>) -> PyResult<()> {
-        let config: Config = convert::config(source, text, self.fail.into())?;
+        let config = decidable(convert::config(source, text, self.fail.into())?)?;
         let service = Arc::clone(&self.service);
         let reloading = async move {
             let reloaded = service.reload(&config).await;
@@ -306,6 +309,19 @@ impl Batch<'_, '_> {
         let strings = convert::strings(&self.keys)?;
         Ok(convert::texts(&strings)?.into_iter().map(str::to_owned).collect())
     }
+}
+
+/// Refuses what nothing in this process could keep: load is told by the requests of a server.
+fn decidable(config: Config) -> Result<Config, ConfigFailure> {
+    let shedding = config.policies.iter().filter(|policy| policy.load.is_some());
+    let names: Vec<_> = shedding.map(|policy| format!("{:?}", policy.name)).collect();
+    if names.is_empty() {
+        return Ok(config);
+    }
+    let names = names.join(", ");
+    let why = "how far behind it is is known to a service alone; use ServiceBackend with these \
+               policies, or leave the block out";
+    Err(ConfigFailure(format!("an Embedded sheds no load, and {names} has a `load` block: {why}")))
 }
 
 /// Whether tasks belong to a policy, which must run somewhere from the beginning.

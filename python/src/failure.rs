@@ -13,6 +13,15 @@ pub(crate) struct Failure {
     pub(crate) status: Status,
     /// Who was asked, if it was somebody far away.
     pub(crate) target: Option<Box<str>>,
+    /// Nobody was asked: the backend is closed.
+    pub(crate) is_closed: bool,
+}
+
+impl Failure {
+    pub(crate) fn closed() -> Self {
+        let status = Status::failed_precondition("the backend is closed; make another");
+        Self { status, target: None, is_closed: true }
+    }
 }
 
 /// Policies that cannot be used, and why.
@@ -21,17 +30,23 @@ pub(crate) struct ConfigFailure(pub(crate) String);
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self { status, target: None }
+        Self { status, target: None, is_closed: false }
     }
 }
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
-        let Failure { status, target } = failure;
+        let Failure { status, target, is_closed } = failure;
         let class = match status.code() {
+            _ if is_closed => "BackendClosedError",
+            // What the transport says by itself has a cause, whatever it calls it; the service's
+            // own words have none.
+            _ if status.source().is_some() => "ServiceUnavailableError",
             Code::NotFound => "PolicyNotFoundError",
             Code::Unimplemented => "OperationNotSupportedError",
-            Code::InvalidArgument | Code::FailedPrecondition => "InvalidRequestError",
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+                "InvalidRequestError"
+            }
             Code::ResourceExhausted => "OverloadedError",
             Code::Unauthenticated | Code::PermissionDenied => "UnauthenticatedError",
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {

@@ -6,9 +6,9 @@
 //! wall clock of this machine says. What is held is spent without a round trip and without waiting.
 //!
 //! # Proven by
-//! `tests/test_fleet.py`.
+//! `tests/test_service.py`, `tests/test_close.py`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use admittance::two_tier::{Batch, Leasing, TwoTier};
 use admittance::{
@@ -21,6 +21,7 @@ use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{KEY_MAX, cost};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use crate::channel::{Dialer, Options, Pem, Twice};
@@ -89,27 +90,59 @@ impl Store for Told {
     }
 }
 
+impl Holder {
+    /// A decision; or why nobody lends, and what the fail mode says to that.
+    async fn check(
+        &self,
+        key: &str,
+        cost: Cost,
+    ) -> Result<Decision, (StoreError, Option<Decision>)> {
+        let decided = self.tier.check(key.as_bytes(), cost).await;
+        let Decided { decision, source } = decided.map_err(|error| (error, None))?;
+        if source == Source::FailMode {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return Err((last.unwrap_or(StoreError::Unavailable), Some(decision.into())));
+        }
+        Ok(decision.into())
+    }
+}
+
+/// Whether the service lends of another limit than this holder has learned.
+fn is_other_limit(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused { detail } if detail.starts_with("the policy's limit is "))
+}
+
 impl Inner {
     async fn check(self: Arc<Self>, key: String, units: i64) -> Result<Decision, Failure> {
         let cost = asked(&key, units)?;
-        let holder = match self.holder.known() {
+        let mut holder = match self.known() {
             Some(holder) => holder,
             None => self.borrowing(&key).await?,
         };
-        let key = self.key(&key);
-        let decided = holder.tier.check(key.as_bytes(), cost).await;
-        let Decided { decision, source } = decided.map_err(|error| self.refused(&error))?;
-        if source == Source::FailMode && self.fail == Fail::Raise {
-            let last = holder.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            return Err(self.refused(&last.unwrap_or(StoreError::Unavailable)));
+        let mut decided = holder.check(self.key(&key), cost).await;
+        if decided.as_ref().is_err_and(|(error, _)| is_other_limit(error)) {
+            // The policies were reloaded there: what is lent now is of another limit. It is learned
+            // again, once.
+            self.holder.forget_if(|known| Arc::ptr_eq(known, &holder));
+            holder = self.borrowing(&key).await?;
+            decided = holder.check(self.key(&key), cost).await;
         }
-        Ok(decision.into())
+        match decided {
+            Ok(decision) => Ok(decision),
+            Err((_, Some(decision))) if self.fail != Fail::Raise => Ok(decision),
+            Err((error, _)) => Err(self.refused(&error)),
+        }
+    }
+
+    /// What this process holds; nothing once the backend is closed.
+    fn known(&self) -> Option<Arc<Holder>> {
+        self.holder.known().filter(|_| !self.dialer.is_closed())
     }
 
     /// What is held here, if that is enough.
     fn spent(&self, key: &str, units: i64) -> Option<Decision> {
         let cost = asked(key, units).ok()?;
-        let decided = self.holder.known()?.tier.spend(self.key(key).as_bytes(), cost);
+        let decided = self.known()?.tier.spend(self.key(key).as_bytes(), cost);
         decided.map(|decided| decided.decision.into())
     }
 
@@ -120,7 +153,8 @@ impl Inner {
 
     /// Learns the policy's limit, and begins to borrow.
     async fn borrowing(&self, key: &str) -> Result<Arc<Holder>, Failure> {
-        // More than any limit: it is denied, charges nothing, and its answer has the limit.
+        // More than any limit: it is denied, charges nothing, and its answer has the limit. No
+        // other call of a service says that of a policy that lends.
         let never = i64::try_from(EXACT_MAX).unwrap_or(i64::MAX);
         let (policy, key) = (self.policy.clone(), self.key(key).to_owned());
         let asked = v1::CheckRequest { policy, key, cost: never };
@@ -132,14 +166,14 @@ impl Inner {
         let answer = self.dialer.call(Twice::Same, self.options, ask).await?;
         let limit = answer.decision.and_then(|decision| u64::try_from(decision.limit).ok());
         let limit = limit.ok_or_else(|| Status::internal("the service did not say the limit"))?;
-        self.holder
-            .get(|| self.hold(limit).map(Arc::new))
-            .map_err(|error| self.dialer.failed(error))
+        // Another may have been made meanwhile, also one that is closed by now.
+        let channel = self.dialer.channel()?;
+        let holder = self.holder.get(|| self.hold(channel, limit).map(Arc::new));
+        holder.map_err(|error| self.dialer.failed(error))
     }
 
-    fn hold(&self, limit: u64) -> Result<Holder, Status> {
+    fn hold(&self, channel: Channel, limit: u64) -> Result<Holder, Status> {
         let wrong = |error: &dyn std::fmt::Display| Status::failed_precondition(error.to_string());
-        let channel = self.dialer.channel().map_err(|error| wrong(&error))?;
         let store = FleetStore::over(channel, self.secret.as_deref());
         let last: Arc<Mutex<Option<StoreError>>> = Arc::default();
         let store = Told { store: store.map_err(|error| wrong(&error))?, last: Arc::clone(&last) };
@@ -218,6 +252,8 @@ pub(crate) struct Fleet {
     secret: Option<String>,
     fail: Fail,
     options: Options,
+    /// What was lent out, to be closed with it.
+    lent: Mutex<Vec<Weak<Inner>>>,
 }
 
 #[pymethods]
@@ -245,7 +281,8 @@ impl Fleet {
                 return Err(PyValueError::new_err(message));
             }
         };
-        Ok(Self { dialer, secret, fail, options: options(timeout_ms, 2) })
+        let (options, lent) = (options(timeout_ms, 2), Mutex::default());
+        Ok(Self { dialer, secret, fail, options, lent })
     }
 
     /// A limit to borrow from: so many units at a time, or "learned", or "predictive".
@@ -269,11 +306,25 @@ impl Fleet {
             options: self.options,
             holder: PerProcess::new(),
         };
-        Ok(Leased { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        let mut lent = self.lent();
+        lent.retain(|inner| inner.strong_count() > 0);
+        lent.push(Arc::downgrade(&inner));
+        Ok(Leased { inner })
     }
 
     fn close(&self) {
         self.dialer.close();
+        let lent = std::mem::take(&mut *self.lent());
+        for inner in lent.iter().filter_map(Weak::upgrade) {
+            inner.holder.forget();
+        }
+    }
+}
+
+impl Fleet {
+    fn lent(&self) -> MutexGuard<'_, Vec<Weak<Inner>>> {
+        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

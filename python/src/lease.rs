@@ -44,11 +44,17 @@ impl Held {
         self.end(RECLAIMED);
     }
 
-    /// Whether this ended it. A child does not end what its parent holds.
+    /// Whether it is for this process to end. What a parent holds of a service is not; of what is
+    /// in memory a child has a copy of its own, which nobody else could ever end.
+    fn is_own(&self) -> bool {
+        let is_copied = matches!(&self.core.place, Place::Here(here) if here.is_copied());
+        is_copied || self.pid == std::process::id()
+    }
+
+    /// Whether this ended it.
     fn end(&self, state: u8) -> bool {
         let order = Ordering::AcqRel;
-        self.pid == std::process::id()
-            && self.state.compare_exchange(HELD, state, order, Ordering::Acquire).is_ok()
+        self.is_own() && self.state.compare_exchange(HELD, state, order, Ordering::Acquire).is_ok()
     }
 
     /// Gives it back, and says whether that was heard.
@@ -69,7 +75,7 @@ impl Held {
     }
 
     fn is_held(&self) -> bool {
-        self.pid == std::process::id() && self.state.load(Ordering::Acquire) == HELD
+        self.is_own() && self.state.load(Ordering::Acquire) == HELD
     }
 }
 

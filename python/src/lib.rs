@@ -14,7 +14,8 @@
 //! - A question has one answer, whichever door it goes through: messages, rounding and codes are
 //!   those of the service.
 //! - What waits does so without the interpreter's lock, and ends: every call has a deadline.
-//! - A forked child uses nothing of its parent's: no thread, no connection, no lease.
+//! - A forked child uses nothing of its parent's: no thread, no connection, no lease of a service.
+//!   What is decided in memory it has a copy of, with no lock held.
 //!
 //! # Proven by
 //! `python/tests`.
@@ -29,6 +30,7 @@ mod door;
 mod embedded;
 mod failure;
 mod fleet;
+mod forks;
 mod here;
 mod lease;
 mod monitor;
@@ -55,6 +57,8 @@ mod _native {
     use crate::embedded::Embedded;
     #[pymodule_export]
     use crate::fleet::{Fleet, Leased};
+    #[pymodule_export]
+    use crate::forks::{after_fork, before_fork};
     #[pymodule_export]
     use crate::lease::Lease;
     #[pymodule_export]

@@ -132,7 +132,13 @@ impl Watch {
     fn one(&self) -> impl Future<Output = Result<Option<Denial>, Failure>> + Send + 'static {
         let (dialer, stream) = (Arc::clone(&self.dialer), Arc::clone(&self.stream));
         async move {
-            let message = stream.lock().await.message().await;
+            let next = async { stream.lock().await.message().await };
+            let message = tokio::select! {
+                biased;
+                // Closed, it is over for who waits, as it is when the service ends it.
+                () = dialer.closed() => return Ok(None),
+                message = next => message,
+            };
             let message = message.map_err(|status| dialer.failed(status))?;
             Ok(message.and_then(|message| message.denial).map(Denial))
         }
@@ -141,7 +147,7 @@ impl Watch {
 
 #[pymethods]
 impl Watch {
-    /// The next denial; nothing when the service ends the stream.
+    /// The next denial; nothing when the service ends the stream, or the backend is closed.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         wait(py, self.one())
     }

@@ -66,7 +66,7 @@ macro_rules! ask {
         let (core, request) = ($core, $request);
         match &core.place {
             Place::Here(here) => {
-                let doors = here.doors().map_err(|error| Status::internal(error.to_string()))?;
+                let doors = here.doors()?;
                 Ok(doors.$door.$method(Request::new(request)).await?.into_inner())
             }
             Place::There(dialer) => {

@@ -13,9 +13,8 @@ use crate::clock::{ManualClock, shared};
 use crate::convert;
 use crate::door::{Door, options};
 use crate::failure::ConfigFailure;
-use crate::here::{Doors, Here};
+use crate::here::{Doors, Here, Made};
 use crate::operations::{Core, Place};
-use crate::process::PerProcess;
 use crate::runtime::within;
 
 /// A service far away.
@@ -74,10 +73,7 @@ pub(crate) fn redis_door(
             None => doors,
         })
     };
-    let doors = PerProcess::new();
-    // What is wrong is told now, not at the first check.
-    doors.get(&make)?;
-    let here = Here::Made { doors, make: Box::new(make) };
+    let here = Here::Made(Box::new(Made::new(make)?));
     Ok(Door { core: Core::new(Place::Here(Arc::new(here)), options(deadline_ms, 0)) })
 }
 

@@ -42,6 +42,15 @@ impl<T: Clone> PerProcess<T> {
         leave(self.cell.swap(None));
     }
 
+    /// Lets go of it if it is that one; one that has come since stays.
+    pub(crate) fn forget_if(&self, is_it: impl FnOnce(&T) -> bool) {
+        let before = self.cell.load_full();
+        let pid = std::process::id();
+        if before.as_ref().is_some_and(|owned| owned.pid == pid && is_it(&owned.value)) {
+            self.cell.compare_and_swap(&before, None);
+        }
+    }
+
     /// That of this process, if there is one.
     pub(crate) fn known(&self) -> Option<T> {
         let owned = self.cell.load();

@@ -15,6 +15,8 @@ POLICIES = {
     "completions": {"tokenBudget": {"budget": 100, "period": "1h"}},
     "checkout": {"concurrency": {"minLimit": 1, "maxLimit": 1}, "leaseTtl": "1s"},
     "long-job": {"concurrency": {"minLimit": 1, "maxLimit": 1}},
+    "crowd": {"concurrency": {"minLimit": 100, "maxLimit": 100}, "leaseTtl": "1s"},
+    "kept": {"concurrency": {"minLimit": 1, "maxLimit": 1}, "leaseTtl": "1h"},
     "pair": {"concurrency": {"minLimit": 2, "maxLimit": 2}, "leaseTtl": "1s"},
     "unified": {
         "strategy": "gcra",

@@ -8,6 +8,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -35,11 +36,20 @@ def binary() -> str:
 class Service:
     """`admittance serve` on a free port, with these policies, until it is stopped."""
 
+    def reload(self, policies: dict[str, Any]) -> None:
+        """Other policies, from the next of its lines on that says so."""
+        self._write(policies)
+        self.process.send_signal(signal.SIGHUP)
+
+    def _write(self, policies: dict[str, Any]) -> None:
+        text = json.dumps({"load": "off", "limiters": policies})
+        self._file.write_text(text, encoding="utf-8")
+
     def __init__(self, policies: dict[str, Any], *flags: str, port: int = 0) -> None:
         self._directory = tempfile.TemporaryDirectory()
-        file = Path(self._directory.name) / "policies.json"
-        file.write_text(json.dumps({"load": "off", "limiters": policies}), encoding="utf-8")
-        command = [binary(), "serve", "--config", str(file), "--port", str(port), *flags]
+        self._file = Path(self._directory.name) / "policies.json"
+        self._write(policies)
+        command = [binary(), "serve", "--config", str(self._file), "--port", str(port), *flags]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.lines: list[str] = []
@@ -52,8 +62,8 @@ class Service:
         self.target = found.group(1)
         self.port = int(self.target.rsplit(":", 1)[1])
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric over its labels; needs `--metrics-port 0`."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of a metric over its labels, or where one is that; needs `--metrics-port 0`."""
         import urllib.request
 
         found = re.search(r"metrics\D+(127\.0\.0\.1:\d+)", "".join(self.lines))
@@ -61,7 +71,7 @@ class Service:
         with urllib.request.urlopen(f"http://{found.group(1)}/metrics", timeout=5) as answer:
             text = answer.read().decode()
         lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(name)]
-        return sum(float(value) for _, value in lines)
+        return sum(float(value) for labels, value in lines if label in labels)
 
     def kill(self) -> None:
         self.process.kill()
@@ -103,15 +113,24 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._closed = False
+        self._forgotten = 0
+        self._holds_asks = True
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def hold(self) -> None:
+    def hold(self, *, asks: bool = True) -> None:
+        """Nothing passes until it is let go; without `asks` no answers do."""
+        self._holds_asks = asks
         self._open.clear()
 
     def let_go(self) -> None:
         self._open.set()
+
+    def forget(self) -> None:
+        """Nothing passes any more on the connections there are, and nobody is told. New ones
+        work."""
+        self._forgotten = len(self._pairs)
 
     def _run(self) -> None:
         while not self._closed:
@@ -119,15 +138,22 @@ class Proxy:
                 near, _ = self._listener.accept()
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._pairs.append((near, far))
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=self._pass, args=ends, daemon=True).start()
+                number = len(self._pairs)
+                for is_ask, *ends in ((True, near, far), (False, far, near)):
+                    arguments = (number, is_ask, *ends)
+                    threading.Thread(target=self._pass, args=arguments, daemon=True).start()
 
-    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+    def _pass(
+        self, number: int, is_ask: bool, one: socket.socket, other: socket.socket
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(65536):
-                self._open.wait()
-                other.sendall(data)
-        for end in (one, other):
+                if self._holds_asks or not is_ask:
+                    self._open.wait()
+                if number > self._forgotten:
+                    other.sendall(data)
+        # Of what is forgotten nobody hears, not even that it has ended.
+        for end in (one, other) if number > self._forgotten else ():
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
@@ -145,9 +171,10 @@ class Proxy:
 
 class Mute:
     """A port that takes connections and never answers; with `closes`, it hangs up on each once
-    something was said."""
+    something was said, with these last words."""
 
-    def __init__(self, *, closes: bool = False) -> None:
+    def __init__(self, *, closes: bool = False, words: bytes = b"") -> None:
+        self._words = words
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.target = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.heard = 0
@@ -179,6 +206,7 @@ class Mute:
                 return
             data += more
         self.heard += 1
+        connection.sendall(self._words)
 
     def __enter__(self) -> Mute:
         return self

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import glob
+import os
 import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 from servers import Proxy, Service, until
@@ -160,17 +163,56 @@ def test_reclaimed_turns_true_when_the_service_took_the_permit(
                 assert not admission.held and admission.release() is False
 
 
+def heartbeats(service: Service) -> float:
+    return service.metric("admittance_requests_total", 'operation="heartbeat"')
+
+
 def test_one_heartbeat_keeps_many_admissions(service: Service) -> None:
+    before = heartbeats(service)
     with ServiceBackend(service.target, timeout=10) as limits:
-        keys = [f"many-{place}" for place in range(2)]
-        held = [limits.admit("pair", key, heartbeat=True) for key in keys]
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            assert all(admission.held for admission in held)
-            assert not limits.admit("pair", "another").allowed
+        held = [limits.admit("crowd", str(place), heartbeat=True) for place in range(100)]
+        assert all(admission.held for admission in held)
+        # Twice as long as a lease of one second would last by itself: each was heard of.
+        time.sleep(2)
+        calls = heartbeats(service) - before
+        assert all(admission.held for admission in held)
+        assert not limits.admit("crowd", "another").allowed
+        # One call for each of them would have been a hundred at least.
+        assert 0 < calls < 100
         for admission in held:
             admission.release()
-        assert is_free(limits, "pair", "another")
+        assert is_free(limits, "crowd", "another")
+
+
+AHEAD = """
+import sys, time
+from admittance import ServiceBackend
+with ServiceBackend(sys.argv[1], timeout=10) as limits:
+    with limits.admit("long-job", sys.argv[2], heartbeat=True) as admission:
+        assert admission.lease_expires_at < time.time() * 1000, "its clock is ahead"
+        print(admission.held, flush=True)
+        sys.stdin.readline()
+        print(admission.held, flush=True)
+"""
+
+
+def test_a_clock_that_is_ahead_does_not_beat_all_the_time(service: Service, key: str) -> None:
+    faketime = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+    assert faketime, "apt-get install faketime"
+    ahead = {"LD_PRELOAD": faketime[0], "FAKETIME": "+1h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    command = [sys.executable, "-c", AHEAD, service.target, key]
+    before, began = heartbeats(service), time.monotonic()
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | ahead, **pipes) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == "True\n"
+        until(lambda: heartbeats(service) - before >= 3, "some beats")
+        beats, took = heartbeats(service) - before, time.monotonic() - began
+        holder.stdin.write("\n")
+        holder.stdin.close()
+        assert holder.stdout.readline() == "True\n", "it is kept all the same"
+    # At most one in a second.
+    assert beats <= took
 
 
 def test_reserve_debit_and_settle(service: Service, key: str) -> None:

@@ -81,24 +81,28 @@ def test_a_backend_serves_loop_after_loop(service: Service, key: str) -> None:
 
 
 def test_a_cancelled_admission_holds_nothing(service: Service, key: str) -> None:
+    def is_free() -> bool:
+        with limits.admit("kept", key) as admission:
+            return admission.allowed
+
     async def cancelled(target: str) -> None:
-        async with AsyncServiceBackend(target, timeout=30) as limits:
-            way.hold()
-            asking = asyncio.ensure_future(limits.admit("checkout", key))
+        async with AsyncServiceBackend(target, timeout=30) as twin:
+            await twin.check("quick", key)
+            way.hold(asks=False)
+            asking = asyncio.ensure_future(twin.admit("kept", key))
             for _ in range(100):
                 await asyncio.sleep(0)
+            # The service has admitted it, and only its word of it is on the way.
+            await asyncio.to_thread(until, lambda: not is_free(), "the admission")
             assert not asking.done()
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
             way.let_go()
-
-    def is_free() -> bool:
-        with limits.admit("checkout", key) as admission:
-            return admission.allowed
+            # Nobody but the client gives it back: its lease lasts an hour.
+            await asyncio.to_thread(until, is_free, "the permit's return")
 
     with Proxy(service.port) as way, ServiceBackend(service.target, timeout=10) as limits:
         asyncio.run(cancelled(way.target))
-        until(is_free, "the permit's return")
 
 
 def test_an_admission_is_asked_for_once(key: str) -> None:

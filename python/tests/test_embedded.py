@@ -13,6 +13,7 @@ import pytest
 from admittance import (
     NEVER_MS,
     AdmittanceError,
+    AsyncEmbedded,
     ConfigError,
     Decision,
     Decisions,
@@ -232,3 +233,17 @@ def test_answers_are_values() -> None:
 def test_a_policy_that_is_tried_out_refuses_nobody() -> None:
     limits = Embedded({"api": {"strategy": "gcra", "limit": 1, "period": "1h", "shadow": True}})
     assert [limits.check("api", "ann").allowed for _ in range(3)] == [True] * 3
+
+
+def test_load_is_refused_where_nothing_could_shed_it() -> None:
+    shedding = {"api": {"strategy": "gcra", "limit": 3, "period": "1m", "load": {}}}
+    plain = {"api": {"strategy": "gcra", "limit": 3, "period": "1m"}}
+    with pytest.raises(ConfigError, match='"api" has a `load` block.*use ServiceBackend'):
+        Embedded(shedding)
+    with pytest.raises(ConfigError, match="ServiceBackend"):
+        AsyncEmbedded(shedding)
+    limits = Embedded(plain)
+    assert limits.check("api", "ann").remaining == 2
+    with pytest.raises(ConfigError, match="ServiceBackend"):
+        limits.reload(shedding)
+    assert limits.check("api", "ann").remaining == 1

@@ -106,6 +106,56 @@ def test_a_child_goes_on_with_a_copy(key: str) -> None:
     assert limits.check("api", key).remaining == 1
 
 
+def test_a_child_finds_no_lock_held(key: str) -> None:
+    # A strategy that locks, in batches so long that they give up the interpreter's lock.
+    limits = Embedded({"log": {"strategy": "slidingWindowLog", "limit": 5, "period": "1h"}})
+    keys = [f"{key}-{place}" for place in range(8_192)]
+    is_over = threading.Event()
+
+    def batches() -> None:
+        while not is_over.is_set():
+            limits.check_many_columns("log", keys)
+
+    thread = threading.Thread(target=batches)
+    thread.start()
+    try:
+        for _ in range(100):
+            in_child(lambda: limits.check_many("log", keys[:4_000]))
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_fork_waits_for_who_is_inside_and_nobody_for_it(key: str) -> None:
+    from admittance import _native
+
+    limits = Embedded({"log": {"strategy": "slidingWindowLog", "limit": 5, "period": "1h"}})
+    keys = [f"{key}-{place}" for place in range(8_192)]
+    # About to fork twice at once, as threads may be; batches are decided all the same.
+    _native.before_fork()
+    _native.before_fork()
+    assert all(limits.check_many_columns("log", keys).allowed)
+    _native.after_fork()
+    assert all(limits.check_many_columns("log", keys).allowed)
+    _native.after_fork()
+    in_child(lambda: limits.check_many("log", keys))
+
+
+def test_a_child_ends_its_copy_of_what_is_held(key: str) -> None:
+    limits = Embedded({"one": {"concurrency": {"minLimit": 1, "maxLimit": 1}}})
+    with limits.admit("one", key) as admission:
+        assert admission.held
+
+        def work() -> None:
+            assert admission.held and not limits.admit("one", key).allowed
+            assert admission.release() is True and not admission.held
+            assert limits.admit("one", key).allowed
+
+        in_child(work)
+        assert admission.held and not limits.admit("one", key).allowed
+    assert limits.admit("one", key).allowed
+
+
 def test_a_child_asks_redis_by_itself(redis_url: str, key: str) -> None:
     policies = {"api": {"strategy": "gcra", "limit": 3, "period": "1h", "fail": "closed"}}
     with RedisBackend(redis_url, policies, prefix=key, store_deadline=5) as limits:

@@ -93,8 +93,9 @@ def rate_steps(dice: random.Random) -> Iterator[Step]:
 
 def all_steps(dice: random.Random) -> Iterator[Step]:
     """Every operation. Admissions are numbered, and released by their number."""
-    numbers = itertools.count()
+    numbers = itertools.count(1)
     held: list[int] = []
+    reserved: list[tuple[str, str]] = []
     for name, step, wait in rate_steps(dice):
         yield name, step, wait
         policy, key = dice.choice(list(RATES)), dice.choice("abc")
@@ -102,6 +103,15 @@ def all_steps(dice: random.Random) -> Iterator[Step]:
         yield (*_call("forecast", policy, key, dice.choice([1, 2])), 0)
         yield (*_call("debit", "tokens", key, dice.choice([1, 5, 9])), 0)
         yield (*_explained("both", key), 0)
+        yield (*_call("budget", "tokens", key), 0)
+        if reserved and dice.random() < 0.6:
+            account, lease = reserved.pop(dice.randrange(len(reserved)))
+            actual = dice.choice([None, 0, 2, 7, 30])
+            yield (*_call("settle", "tokens", account, lease, actual), 0)
+        if dice.random() < 0.4:
+            lease = f"{next(numbers):032x}"
+            reserved.append((key, lease))
+            yield (*_reserve(key, lease, dice.choice([1, 4, 11])), 0)
         if held and dice.random() < 0.5:
             yield (*_release(held.pop(dice.randrange(len(held))), dice.random() < 0.3), 0)
         if dice.random() < 0.5:
@@ -134,6 +144,14 @@ def _admit(number: int, policy: str, key: str) -> tuple[str, Callable[..., Any]]
         return decision, binding, admission.axes, admission.held, admission.policy_denied
 
     return f"admit{policy, key}", step
+
+
+def _reserve(key: str, lease: str, units: int) -> tuple[str, Callable[..., Any]]:
+    def step(backend: Any, _: dict[int, Any]) -> Any:
+        made = backend.reserve("tokens", key, units, lease_id=lease)
+        return made.allowed, made.lease_id, made.units, made.ttl_ms, made.costs
+
+    return f"reserve{key, lease, units}", step
 
 
 def _release(number: int, dropped: bool) -> tuple[str, Callable[..., Any]]:

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from itertools import islice
 
 import pytest
-from servers import Mute, Service, free_port, redis_server, until
+from servers import Mute, Proxy, Service, free_port, redis_server, until
 
 from admittance import (
     AsyncFleetBackend,
     AsyncMonitorBackend,
+    AsyncServiceBackend,
     Embedded,
     FleetBackend,
+    InvalidRequestError,
     MonitorBackend,
     OperationNotSupportedError,
     PolicyNotFoundError,
@@ -70,12 +72,55 @@ def test_only_what_cannot_charge_twice_is_sent_again(key: str) -> None:
     assert heard == {name: times for name, (times, _) in calls.items()}
 
 
-def test_a_closed_backend_says_so(service: Service, key: str) -> None:
-    limits = ServiceBackend(service.target, timeout=10)
-    limits.check("quick", key)
-    limits.close()
-    with pytest.raises(Exception, match="closed"):
-        limits.check("quick", key)
+RESET = b"\0\0\4\3\0" + (1).to_bytes(4, "big")
+"""The head of an HTTP/2 frame that resets a connection's first call; its reason follows."""
+
+
+@pytest.mark.parametrize("reason", [0x1, 0x2, 0xB, 0xC])
+def test_whatever_ails_the_transport_the_service_is_unavailable(reason: int, key: str) -> None:
+    # PROTOCOL_ERROR, INTERNAL_ERROR, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY: gRPC has words of its
+    # own for them, none of which the service has said.
+    words = RESET + reason.to_bytes(4, "big")
+    with Mute(closes=True, words=words) as mute, ServiceBackend(mute.target, timeout=20) as limits:
+        with pytest.raises(ServiceUnavailableError) as raised:
+            limits.check("api", key)
+        assert type(raised.value) is ServiceUnavailableError
+
+
+def test_a_message_that_is_too_large_is_refused(service: Service) -> None:
+    keys = ["k" * 4_000] * 1_100
+    with ServiceBackend(service.target, timeout=20) as limits:
+        with pytest.raises(InvalidRequestError, match="4194304"):
+            limits.check_many("quick", keys)
+
+
+def test_a_connection_that_nobody_answers_on_is_given_up(service: Service, key: str) -> None:
+    with Proxy(service.port) as way, ServiceBackend(way.target, timeout=20, retries=0) as limits:
+        assert limits.check("quick", key).allowed
+        way.forget()
+        hasty = limits.with_options(timeout=0.05)
+        for _ in range(3):
+            with pytest.raises(ServiceUnavailableError, match="no answer within 50 ms"):
+                hasty.check("quick", key)
+        assert limits.with_options(timeout=4).check("quick", key).allowed
+
+
+def test_who_waits_for_nobody_is_told(service: Service) -> None:
+    with Proxy(service.port) as way, MonitorBackend(way.target, timeout=10) as monitor:
+        denials = monitor.watch()
+        way.forget()
+        # Without a deadline of its own; a ping has one.
+        with pytest.raises(ServiceUnavailableError):
+            next(denials)
+
+
+@pytest.mark.parametrize("retries", [-1, 2**32])
+def test_retries_that_are_none_are_refused(retries: int) -> None:
+    for ask in (ServiceBackend, AsyncServiceBackend, MonitorBackend, AsyncMonitorBackend):
+        with pytest.raises(InvalidRequestError, match="retries is"):
+            ask(retries=retries)
+    with pytest.raises(InvalidRequestError, match="retries is"):
+        ServiceBackend().with_options(retries=retries)
 
 
 @pytest.mark.parametrize("target", ["", "not a target", "ftp://127.0.0.1:1", "http://"])
@@ -143,6 +188,21 @@ def test_a_fleet_spends_exactly_the_limit(key: str) -> None:
         service.kill()
         with pytest.raises(ServiceUnavailableError):
             fleets[0].leased("global").check()
+
+
+@pytest.mark.parametrize("fail", ["raise", "closed"])
+def test_a_limit_that_a_reload_changed_is_learned_again(fail: str, key: str) -> None:
+    with Service(FLEET) as service, FleetBackend(service.target, timeout=5, fail=fail) as fleet:
+        limit = fleet.leased("global", batch=1)
+        assert limit.check(key).limit == 20
+        service.reload({"global": FLEET["global"] | {"limit": 30}})
+        with ServiceBackend(service.target, timeout=10) as limits:
+            # It is denied whatever the limit is, and tells it.
+            never = 2**53 - 1
+            until(lambda: limits.check("global", key, never).limit == 30, "the reload")
+        for turn in range(3):
+            decision = limit.check(f"{key}-{turn}")
+            assert decision.allowed and decision.limit == 30
 
 
 def test_who_may_borrow_and_what(service: Service, key: str) -> None:
