@@ -36,7 +36,7 @@ fn saturated(given: &Bound<'_, PyAny>, error: PyErr) -> PyResult<Units> {
     Ok(Units(if given.lt(0)? { i64::MIN } else { i64::MAX }))
 }
 
-/// The keys of a batch, in a tuple: nobody changes it, and it keeps them, so that their texts can be
+/// The keys of a batch, in a tuple: nobody changes it, and it keeps them, so that their texts are
 /// read where they are, and without the interpreter's lock.
 pub(crate) fn tuple<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     // Text is a sequence of texts too; who gives one has made a mistake.
