@@ -208,9 +208,8 @@ fn plan_does_not_pass_requests_that_it_left_out() {
     let output = place.plan(&["--max-newly-denied", "0"]);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     let said = "whether at most 0 are newly denied is not known: 3 requests of policy tenants are \
-                left out of the comparison; take these lines out of the trace, or name another \
-                policy with --policy, and try the policy that is left out beside the one that is \
-                served (shadow: [candidate])\n";
+                left out of the comparison; take these lines out of the trace, and try the policy \
+                that is left out beside the one that is served (shadow: [candidate])\n";
     assert!(err(&output).ends_with(said), "{}", err(&output));
     // Who asks for no verdict gets none, and is told what was left out all the same.
     let output = place.plan(&[]);
