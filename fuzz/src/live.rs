@@ -2,7 +2,7 @@
 //!
 //! # Guarantee
 //! Panics of the service's tasks are noted wherever they are caught, and
-//! [`unharmed`](Live::unharmed) is the check after every input: nothing has panicked, and an honest
+//! `Live::unharmed` is the check after every input: nothing has panicked, and an honest
 //! caller is answered.
 
 use std::net::SocketAddr;
