@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 
-import pytest
 from servers import Service
 
 from admittance import (
@@ -19,8 +18,6 @@ from admittance import (
     RedisBackend,
     ServiceBackend,
 )
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
 def in_child(work: Callable[[], object]) -> None:
