@@ -2,7 +2,9 @@
 //! a peer's server.
 //!
 //! The server has one core, the callers another. Servers are asked in turn, round by round; each
-//! is the program that ships, except for the echoes, which answer a constant.
+//! is the program that ships, except for the echoes, which answer a constant. Its load axis
+//! measures and does not shed: callers that never pause keep any core busy, and a refusal is no
+//! check.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -73,23 +75,24 @@ fn doors(name: &str, call: Call, shapes: &[Shape], effort: Effort) {
             }
         }
         println!("\n{shape}");
-        head();
+        head("ours/it");
         for (server, measured) in servers.iter().zip(&rounds) {
-            line(server.name(), measured, (&rounds[0], measured));
+            let ratio = line(server.name(), measured, (&rounds[0], measured));
+            println!("{}", server.kind().verdict(ratio));
         }
     }
     drop(servers);
 }
 
-fn head() {
+fn head(ratio: &str) {
     let headings = ["server", "checks/s", "quartiles", "p50 µs", "p99 µs", "CPU µs"];
     let [server, rate, quartiles, p50, p99, processor] = headings;
     print!("  {server:19} {rate:>9} {quartiles:>19} {p50:>8} {p99:>8} {processor:>7}");
-    println!("  ours/it");
+    println!("  {ratio}");
 }
 
-/// One server's numbers, and the ratio of two rounds by round.
-fn line(name: &str, measured: &[Measured], (over, under): (&[Measured], &[Measured])) {
+/// One server's numbers, and the ratio of two rounds by round, without the end of the line.
+fn line(name: &str, measured: &[Measured], (over, under): (&[Measured], &[Measured])) -> f64 {
     let of = |number: fn(&Measured) -> f64| -> Vec<f64> { measured.iter().map(number).collect() };
     let rates = of(|one| one.per_second);
     let Spread { median, low, high } = spread(&rates);
@@ -101,5 +104,6 @@ fn line(name: &str, measured: &[Measured], (over, under): (&[Measured], &[Measur
     let processor = spread(&of(|one| one.processor_us)).median;
     let Spread { median: ratio, low, high } = ratio;
     print!("  {name:19} {median:>9.0} {quartiles:>19} {p50:>8.0} {p99:>8.0} {processor:>7.2}");
-    println!("  {ratio:.2} ({low:.2} – {high:.2})");
+    print!("  {ratio:.2} ({low:.2} – {high:.2})");
+    ratio
 }

@@ -1,6 +1,7 @@
 //! The libraries under the doors, answering a constant to the same messages.
 
 use std::convert::Infallible;
+use std::task::{Context, Poll};
 
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_server::{RateLimiter, RateLimiterServer};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
 
 /// Serves until it is killed.
 pub(crate) fn serve(door: &str) {
@@ -22,6 +24,7 @@ pub(crate) fn serve(door: &str) {
         println!("listening on {}", listener.local_addr().expect("bound"));
         match door.as_str() {
             "grpc" => grpc(listener).await,
+            "collector" => collector(listener).await,
             _ => http(listener).await,
         }
     });
@@ -34,6 +37,51 @@ async fn grpc(listener: TcpListener) -> Infallible {
     let served = tonic::transport::Server::builder().add_service(RateLimiterServer::new(Echo));
     served.serve_with_incoming(incoming).await.expect("served");
     unreachable!("it serves for ever")
+}
+
+async fn collector(listener: TcpListener) -> Infallible {
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let served = tonic::transport::Server::builder().add_service(Collector);
+    served.serve_with_incoming(incoming).await.expect("served");
+    unreachable!("it serves for ever")
+}
+
+/// Takes spans as a collector does, decodes nothing of them and forgets them.
+#[derive(Clone)]
+struct Collector;
+
+impl tonic::server::NamedService for Collector {
+    const NAME: &'static str = "opentelemetry.proto.collector.trace.v1.TraceService";
+}
+
+/// A message whose every field is passed over.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Anything {}
+
+impl tower::Service<http::Request<tonic::body::Body>> for Collector {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = tonic::codegen::BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        Box::pin(async move {
+            let codec: ProstCodec<Anything, Anything> = ProstCodec::default();
+            Ok(tonic::server::Grpc::new(codec).unary(Collector, request).await)
+        })
+    }
+}
+
+impl tonic::server::UnaryService<Anything> for Collector {
+    type Response = Anything;
+    type Future = std::future::Ready<Result<Response<Anything>, Status>>;
+
+    fn call(&mut self, _: Request<Anything>) -> Self::Future {
+        std::future::ready(Ok(Response::new(Anything {})))
+    }
 }
 
 async fn http(listener: TcpListener) -> Infallible {

@@ -47,7 +47,8 @@ pub(super) fn run(effort: Effort) {
         println!("\n{shape}");
         println!("  p99 calm     {:>8.0} µs", spread(&calm).median);
         println!("  p99 attacked {:>8.0} µs", spread(&attacked).median);
-        println!("  attacked/calm {:.2} ({:.2} – {:.2})", ratio.median, ratio.low, ratio.high);
+        print!("  attacked/calm {:.2} ({:.2} – {:.2})", ratio.median, ratio.low, ratio.high);
+        println!("  at most 2: {}", if ratio.median <= 2.0 { "holds" } else { "FAILS" });
         println!("  {} KiB resident at the end", server.resident_kib());
     }
 }

@@ -21,6 +21,19 @@ pub(super) enum Kind {
     Peer,
 }
 
+impl Kind {
+    /// What the ratio of our checks per second to its should be, and whether it is.
+    pub(super) fn verdict(self, ratio: f64) -> &'static str {
+        match self {
+            Self::Ours => "",
+            Self::Echo if ratio >= 0.85 => "  at least 0.85: holds",
+            Self::Echo => "  at least 0.85: FAILS",
+            Self::Peer if ratio > 1.0 => "  ahead of it: holds",
+            Self::Peer => "  ahead of it: FAILS",
+        }
+    }
+}
+
 /// A server that runs until this is dropped.
 pub(super) struct Server {
     kind: Kind,
@@ -84,6 +97,13 @@ impl Server {
         let mut command = on_its_core(&beside("admittance-bench"));
         command.args(["service-echo", call.name()]);
         Self::listening(Kind::Echo, call, command)
+    }
+
+    /// One that takes spans and forgets them, beside the callers.
+    pub(super) fn collector() -> Self {
+        let mut command = Command::new(beside("admittance-bench"));
+        command.args(["service-echo", "collector"]);
+        Self::listening(Kind::Echo, Call::Grpc, command)
     }
 
     /// One that prints where it listens, as the last word of its first line.

@@ -99,36 +99,50 @@ impl Tower<Request<Arriving>> for HttpDoor {
     }
 
     fn call(&mut self, request: Request<Arriving>) -> Self::Future {
+        let Some(operation) = table::find(request.uri().path()) else {
+            let detail = "nothing is served under this path; /openapi.json says what is";
+            return now(problem(StatusCode::NOT_FOUND, detail));
+        };
+        let is_got = matches!(*request.method(), Method::GET | Method::HEAD);
         let door = self.clone();
-        Box::pin(async move { Ok(door.answer(request).await) })
+        match operation.request {
+            Some(_) if request.method() == Method::POST => match to_read(operation, &request) {
+                Ok(always_200) => {
+                    let body = request.into_body();
+                    Box::pin(async move {
+                        let answered = door.asked(operation, body, always_200).await;
+                        Ok(answered.unwrap_or_else(Response::from))
+                    })
+                }
+                Err(failure) => now(failure.into()),
+            },
+            None if is_got => Box::pin(async move { Ok(door.shown(operation, &request).await) }),
+            _ => now(elsewise(operation, request.method())),
+        }
     }
 }
 
-impl HttpDoor {
-    async fn answer(&self, request: Request<Arriving>) -> Response<Body> {
-        let Some(operation) = table::find(request.uri().path()) else {
-            let detail = "nothing is served under this path; /openapi.json says what is";
-            return problem(StatusCode::NOT_FOUND, detail);
-        };
-        let is_got = matches!(*request.method(), Method::GET | Method::HEAD);
-        let answered = match operation.request {
-            Some(_) if request.method() == Method::POST => self.asked(operation, request).await,
-            None if is_got && operation.route == Route::Snapshot => {
-                Box::pin(self.snapshot(&request)).await
-            }
-            None if is_got && operation.route == Route::Metrics => {
-                Ok(Box::pin(self.metrics(&request)).await)
-            }
-            None if is_got => Ok(self.shown(operation)),
-            _ => Ok(elsewise(operation, request.method())),
-        };
-        answered.unwrap_or_else(Response::from)
-    }
+/// An answer that needs no time.
+fn now(response: Response<Body>) -> BoxFuture<Response<Body>, Infallible> {
+    Box::pin(std::future::ready(Ok(response)))
+}
 
+/// Whether the body is one that can be read, and a denial is wanted as 200 too.
+fn to_read(operation: &Operation, request: &Request<Arriving>) -> Result<bool, Failure> {
+    let always_200 = status_200(operation, request.uri().query())?;
+    body::is_readable(request)?;
+    Ok(always_200)
+}
+
+impl HttpDoor {
     /// What has a body.
-    async fn asked(&self, operation: &'static Operation, request: Request<Arriving>) -> Answered {
-        let always_200 = status_200(operation, request.uri().query())?;
-        let body = body::read(request).await?;
+    async fn asked(
+        &self,
+        operation: &'static Operation,
+        body: Arriving,
+        always_200: bool,
+    ) -> Answered {
+        let body = body::read(body).await?;
         let ask = Ask { operation, body: &body, always_200 };
         match operation.route {
             Route::Check => self.check(ask).await,
@@ -138,8 +152,10 @@ impl HttpDoor {
     }
 
     /// What has none.
-    fn shown(&self, operation: &Operation) -> Response<Body> {
+    async fn shown(&self, operation: &Operation, request: &Request<Arriving>) -> Response<Body> {
         match operation.route {
+            Route::Snapshot => self.snapshot(request).await.unwrap_or_else(Response::from),
+            Route::Metrics => self.metrics(request).await,
             Route::Policies => self.policies(),
             Route::Load => answer::json(&LoadReply::from(load::standing(self.service()))),
             Route::OpenApi => openapi::served(),

@@ -19,7 +19,7 @@ use admittance::Span;
 use admittance::load::{Arrival, Class, Shed, Shedder, Sorted};
 use admittance_proto::load as wire;
 use admittance_proto::load::load_server::Load;
-use http::{Request, Response};
+use http::Response;
 use prost::Message;
 use tonic::body::Body;
 use tonic::metadata::{MetadataMap, MetadataValue};
@@ -77,14 +77,13 @@ fn listed(service: &str, method: &str) -> Option<Kind> {
 }
 
 /// Sorts calls; with `by_policy` those that a policy has a say in are left to it.
-pub(crate) fn sort<B>(request: &Request<B>, by_policy: bool) -> Sorted {
-    let sorted = match kind(request.uri().path()) {
+pub(crate) fn sort(path: &str, peer: &Peer, by_policy: bool) -> Sorted {
+    let sorted = match kind(path) {
         Kind::Exempt => return Sorted::exempt(),
         Kind::OfPolicy(class) if by_policy => Sorted::later(class),
         Kind::Of(class) | Kind::OfPolicy(class) => Sorted::any(class),
     };
-    let peer = request.extensions().get::<Peer>();
-    match peer.and_then(|peer| peer.ready.arrival()) {
+    match peer.ready.arrival() {
         Some(arrival) => sorted.since(arrival),
         None => sorted,
     }

@@ -14,10 +14,12 @@
 //! `tests/grpc.rs`, `tests/stall.rs`, and `tests/drain.rs` and `tests/hostile.rs` of the command.
 
 mod accept;
+mod aside;
 mod call;
 mod dispatch;
 mod places;
 mod room;
+mod turns;
 
 use std::future::Future;
 use std::num::NonZero;

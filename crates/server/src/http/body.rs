@@ -4,7 +4,7 @@ use admittance::EXACT_MAX;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, Request, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use schemars::SchemaGenerator;
 use serde::Deserialize;
@@ -15,35 +15,56 @@ use super::table::Operation;
 use crate::config::nearest;
 use crate::serve::MESSAGE_MAX;
 
-/// Reads the body of a request that says it is JSON, or does not say.
-pub(super) async fn read<B>(request: Request<B>) -> Result<Bytes, Failure>
-where
-    B: Body<Data = Bytes>,
-    B::Error: std::error::Error + Send + Sync + 'static,
-{
+/// Whether a request says that its body is JSON, or does not say, and not that it is too long.
+pub(super) fn is_readable<B: Body>(request: &Request<B>) -> Result<(), Failure> {
     if !is_json(request.headers()) {
         let wanted = "send the body as content-type: application/json, without content-encoding";
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, wanted));
     }
-    let too_large = || {
-        let detail = format!("the body may have {MESSAGE_MAX} bytes; ask in several requests");
-        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
-    };
-    let body = request.into_body();
     let most = u64::try_from(MESSAGE_MAX).unwrap_or(u64::MAX);
-    if body.size_hint().lower() > most {
+    if request.body().size_hint().lower() > most {
         return Err(too_large());
     }
-    match Limited::new(body, MESSAGE_MAX).collect().await {
-        Ok(whole) => Ok(whole.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(match error.downcast::<Status>() {
-            // There was no room for the rest of it: that is our concern, and passes.
-            Ok(why) if why.code() == Code::ResourceExhausted => {
-                Failure::unavailable(why.message().to_owned(), 1)
-            }
-            _ => Failure::bad("the body broke off"),
-        }),
+    Ok(())
+}
+
+/// Reads a body. Most arrive in one piece, which is not copied.
+pub(super) async fn read<B>(mut body: B) -> Result<Bytes, Failure>
+where
+    B: Body<Data = Bytes, Error = Status> + Unpin,
+{
+    let (mut only, mut all) = (Bytes::new(), Vec::new());
+    while !body.is_end_stream() {
+        let Some(frame) = body.frame().await else { break };
+        // What follows a body means nothing here.
+        let Ok(data) = frame.map_err(|why| broken_off(&why))?.into_data() else { continue };
+        if only.len() + all.len() + data.len() > MESSAGE_MAX {
+            return Err(too_large());
+        }
+        if only.is_empty() && all.is_empty() {
+            only = data;
+            continue;
+        }
+        if all.is_empty() {
+            let to_come = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+            all.reserve(only.len() + data.len() + to_come.min(MESSAGE_MAX));
+            all.extend_from_slice(&std::mem::take(&mut only));
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { only } else { all.into() })
+}
+
+fn too_large() -> Failure {
+    let detail = format!("the body may have {MESSAGE_MAX} bytes; ask in several requests");
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+}
+
+fn broken_off(why: &Status) -> Failure {
+    match why.code() {
+        // There was no room for the rest of it: that is our concern, and passes.
+        Code::ResourceExhausted => Failure::unavailable(why.message().to_owned(), 1),
+        _ => Failure::bad("the body broke off"),
     }
 }
 

@@ -8,19 +8,17 @@ use tonic::metadata::MetadataMap;
 
 use super::HttpDoor;
 use super::answer::{Answered, Failure, plain};
-use crate::load::Peer;
+use crate::serve::Arriving;
 
 impl HttpDoor {
     /// The snapshot of the gRPC door, to whom that shows it: there is one guard.
-    pub(super) async fn snapshot<B>(&self, request: &Request<B>) -> Answered {
+    pub(super) async fn snapshot(&self, request: &Request<Arriving>) -> Answered {
         let Some(monitor) = &self.0.monitor else {
             return Err(Failure::new(StatusCode::NOT_FOUND, "the monitor is off: --monitor on"));
         };
         let mut asked = tonic::Request::new(GetSnapshotRequest {});
         *asked.metadata_mut() = MetadataMap::from_headers(request.headers().clone());
-        if let Some(peer) = request.extensions().get::<Peer>() {
-            asked.extensions_mut().insert(peer.clone());
-        }
+        asked.extensions_mut().insert(request.body().peer().clone());
         match monitor.get_snapshot(asked).await {
             Ok(reply) => {
                 let text = reply.into_inner().snapshot.unwrap_or_default().raw_json;

@@ -10,22 +10,24 @@
 //! - On a drain the port closes, requests that have begun are answered, and then their connection
 //!   ends.
 
-use std::convert::Infallible;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
 use admittance::load::Shedder;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::aside::Aside;
 use super::dispatch::Dispatch;
 use super::places::{Place, Places};
 use super::room::{Held, Room};
+use super::turns::Begun;
 use super::{CALL_MAX, STREAMS_MAX};
 use crate::connection::{Connection, Stream};
 use crate::load::Peer;
@@ -55,7 +57,6 @@ pub(super) async fn serve(listener: TcpListener, served: Served, places: Places)
 }
 
 async fn accept(listener: TcpListener, places: &Places, served: &Served) {
-    let http = Arc::new(http());
     while let Some(free) = places.free().await {
         match listener.accept().await {
             Ok((stream, address)) => {
@@ -66,7 +67,7 @@ async fn accept(listener: TcpListener, places: &Places, served: &Served) {
                 // Answers are small: waiting to fill a packet only delays them.
                 let _ = stream.set_nodelay(true);
                 let peer = Peer::new(address, served.shedder.clone());
-                tokio::spawn(connected(stream, peer, place, Arc::clone(&http), served.clone()));
+                tokio::spawn(connected(stream, peer, place, served.clone()));
             }
             // Out of descriptors, most likely: let others finish before trying again.
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
@@ -75,13 +76,7 @@ async fn accept(listener: TcpListener, places: &Places, served: &Served) {
 }
 
 /// One connection, from its first byte to its last.
-async fn connected(
-    stream: TcpStream,
-    peer: Peer,
-    place: Place,
-    http: Arc<Builder<TokioExecutor>>,
-    served: Served,
-) {
+async fn connected(stream: TcpStream, peer: Peer, place: Place, served: Served) {
     let Served { dispatch, tls, mut draining, room, counts, .. } = served;
     let _open = counts.accepted();
     let drain = async move {
@@ -105,30 +100,42 @@ async fn connected(
         }
     };
     let connection = Connection::new(stream, &peer);
-    let held = Held::new(&room, place.share());
+    let held = Held::new(peer, &room, place.share());
     let holding = Arc::clone(&held);
-    let answering = service_fn(move |mut request: http::Request<Incoming>| {
-        let (dispatch, held) = (Arc::clone(&dispatch), Arc::clone(&holding));
-        let peer = peer.clone();
-        async move {
-            request.extensions_mut().insert(peer);
-            Ok::<_, Infallible>(dispatch.answer(request, &held).await)
-        }
-    });
+    let answering =
+        service_fn(move |request: http::Request<Incoming>| dispatch.answer(request, &holding));
+    let begun = Begun::default();
+    let http = http(begun.clone());
     let conversation = http.serve_connection(TokioIo::new(connection), answering);
     let mut conversation = std::pin::pin!(conversation);
+    let aside = Aside::new(async {
+        tokio::select! {
+            () = stalled(&held) => End::Stalled,
+            () = drain => End::Drain,
+        }
+    });
     tokio::select! {
         biased;
         // A peer that breaks off, or breaks the rules, is its own concern.
-        _ = conversation.as_mut() => {}
-        // Nor is it waited for.
-        () = stalled(&held) => {}
-        () = drain => {
-            conversation.as_mut().graceful_shutdown();
-            let _ = conversation.await;
-        }
+        _ = poll_fn(|context| begun.poll(conversation.as_mut(), context)) => {}
+        end = aside => match end {
+            // Nor is it waited for.
+            End::Stalled => {}
+            End::Drain => {
+                conversation.as_mut().graceful_shutdown();
+                let _ = poll_fn(|context| begun.poll(conversation.as_mut(), context)).await;
+            }
+        },
     }
     drop(place);
+}
+
+/// Why a conversation ends before its peer ends it.
+enum End {
+    /// The peer takes nothing.
+    Stalled,
+    /// The service stops.
+    Drain,
 }
 
 /// Until the peer has left an answer untaken for too long.
@@ -145,8 +152,8 @@ async fn stalled(held: &Held) {
 }
 
 /// Both versions of HTTP, with the bounds on what a client may hold.
-fn http() -> Builder<TokioExecutor> {
-    let mut http = Builder::new(TokioExecutor::new());
+fn http(begun: Begun) -> Builder<Begun> {
+    let mut http = Builder::new(begun);
     http.http1()
         .timer(TokioTimer::new())
         .header_read_timeout(CALL_MAX)

@@ -11,12 +11,13 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use admittance::load::{
-    LoadLayer, LoadRules, LoadService, RefuseShed, Shed, Shedder, Sort, Sorted,
+    LoadFuture, LoadLayer, LoadRules, LoadService, RefuseShed, Shed, Shedder, Sort, Sorted,
 };
 use admittance_proto::admissions::admissions_server::AdmissionsServer;
 use admittance_proto::budgets::budgets_server::BudgetsServer;
@@ -29,14 +30,17 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use pin_project_lite::pin_project;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::BoxFuture;
 use tonic_health::pb::health_server::HealthServer;
 use tower_layer::Layer;
 use tower_service::Service as Tower;
-use tracing::Instrument as _;
+use tracing::instrument::Instrumented;
+use tracing::{Instrument as _, Span};
 
 use super::call::Call;
 use super::room::{Answer, Arriving, Call as Charged, Held, NoRoom};
@@ -95,68 +99,103 @@ impl Dispatch {
     }
 
     /// Answers one request, if there is room for it.
-    pub(super) async fn answer(
-        &self,
+    pub(super) fn answer(
+        self: &Arc<Self>,
         request: Request<Incoming>,
         held: &Arc<Held>,
-    ) -> Response<Answer> {
-        let (is_grpc, counts) = (is_grpc(&request), &self.seen.counts);
+    ) -> Answering {
+        let is_grpc = is_grpc(&request);
         let seen = Call::of(&request, is_grpc);
         let unusual = is_grpc.then(|| Unusual::of(request.uri().path())).flatten();
         let is_head = request.method() == Method::HEAD;
-        let (call, request) = match entered(request, unusual, held) {
-            Ok(entered) => entered,
+        let dispatch = Arc::clone(self);
+        match entered(request, unusual, held) {
+            Ok((call, request)) => {
+                let span = seen.span(&request, &self.seen.parents).unwrap_or_else(Span::none);
+                let timed = span.in_scope(|| self.begin(request, is_grpc)).instrument(span);
+                Answering { timed, call: Some(call), dispatch, seen, unusual, is_grpc, is_head }
+            }
             Err(none) => {
-                let refusal = no_room(none, is_grpc);
-                seen.count(counts, &refusal);
-                return refusal.map(|body| Answer::new(body, held.refused()));
+                let timed = refused(no_room(none, is_grpc)).instrument(Span::none());
+                let (call, unusual) = (Some(held.refused()), None);
+                Answering { timed, call, dispatch, seen, unusual, is_grpc, is_head }
             }
-        };
-        let response = self.observed(request, seen, is_grpc).await;
-        let response = if is_head { head_of(response) } else { response };
-        if unusual == Some(Unusual::Watch) {
-            call.goes_on();
-            return response.map(|body| Answer::watch(body, call));
         }
-        // What is shown rather than asked for may be long, whatever the request was.
-        let response = match call.fits(response.body().size_hint().lower()) {
-            Ok(()) => response,
-            Err(none) => no_room(none, is_grpc),
-        };
-        response.map(|body| Answer::new(body, call))
     }
 
-    /// Answers, and has it counted and traced.
-    async fn observed(
-        &self,
-        request: Request<Arriving>,
-        call: Call,
+    /// Has a door begin to answer.
+    fn begin(&self, request: Request<Arriving>, is_grpc: bool) -> Timed {
+        match is_grpc {
+            true if request.version() != Version::HTTP_2 => refused(crate::http::needs_http2()),
+            true => timeout(allowed(request.headers()), self.grpc.clone().call(request)),
+            false => timeout(CALL_MAX, self.http.clone().call(request)),
+        }
+    }
+}
+
+/// A call that ends in time. Both doors have the same type of future.
+type Timed = tokio::time::Timeout<LoadFuture<Door, Body>>;
+type Door = BoxFuture<Response<Body>, Infallible>;
+
+fn refused(response: Response<Body>) -> Timed {
+    timeout(CALL_MAX, LoadFuture::Shed { response: Some(response) })
+}
+
+pin_project! {
+    /// A request that is being answered. Not an `async` block, which would hold what it awaits
+    /// twice, and is moved with all that before it begins.
+    pub(super) struct Answering {
+        #[pin]
+        timed: Instrumented<Timed>,
+        call: Option<Arc<Charged>>,
+        dispatch: Arc<Dispatch>,
+        seen: Call,
+        unusual: Option<Unusual>,
         is_grpc: bool,
-    ) -> Response<Body> {
-        let response = match call.span(&request, &self.seen.parents) {
-            None => self.answered(request, is_grpc).await,
-            Some(span) => {
-                let response = self.answered(request, is_grpc).instrument(span.clone()).await;
-                call.record(&span, &response);
-                response
-            }
-        };
-        call.count(&self.seen.counts, &response);
-        response
+        is_head: bool,
     }
+}
 
-    async fn answered(&self, request: Request<Arriving>, is_grpc: bool) -> Response<Body> {
-        if is_grpc {
-            if request.version() != Version::HTTP_2 {
-                return crate::http::needs_http2();
-            }
-            let allowed = allowed(request.headers());
-            let late = || Status::deadline_exceeded("the call took too long").into_http();
-            in_time(allowed, self.grpc.clone().call(request), late).await
-        } else {
-            in_time(CALL_MAX, self.http.clone().call(request), crate::http::too_late).await
+impl Future for Answering {
+    type Output = Result<Response<Answer>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let is_grpc = *this.is_grpc;
+        let response = match ready!(this.timed.as_mut().poll(context)) {
+            Ok(Ok(response)) => response,
+            Ok(Err(never)) => match never {},
+            Err(_) if is_grpc => Status::deadline_exceeded("the call took too long").into_http(),
+            Err(_) => crate::http::too_late(),
+        };
+        let span = this.timed.span();
+        if !span.is_none() {
+            this.seen.record(span, &response);
         }
+        this.seen.count(&this.dispatch.seen.counts, &response);
+        let response = if *this.is_head { head_of(response) } else { response };
+        let call = this.call.take().expect("a future is not polled after it is done");
+        Poll::Ready(Ok(sent(response, call, *this.unusual, is_grpc)))
     }
+}
+
+/// An answer as its peer takes it.
+fn sent(
+    response: Response<Body>,
+    call: Arc<Charged>,
+    unusual: Option<Unusual>,
+    is_grpc: bool,
+) -> Response<Answer> {
+    if unusual == Some(Unusual::Watch) {
+        call.goes_on();
+        return response.map(|body| Answer::watch(body, call));
+    }
+    // What is shown rather than asked for may be long, whatever the request was.
+    let response = match call.fits(response.body().size_hint().lower()) {
+        Ok(()) => response,
+        Err(none) => no_room(none, is_grpc),
+    };
+    response.map(|body| Answer::new(body, call))
 }
 
 /// What is said where there is no room.
@@ -208,17 +247,6 @@ impl Unusual {
     }
 }
 
-async fn in_time<E>(
-    allowed: Duration,
-    answering: impl Future<Output = Result<Response<Body>, E>>,
-    late: impl FnOnce() -> Response<Body>,
-) -> Response<Body> {
-    match tokio::time::timeout(allowed, answering).await {
-        Ok(Ok(response)) => response,
-        Ok(Err(_)) | Err(_) => late(),
-    }
-}
-
 /// An answer to HEAD: what the whole one would say of its length, and nothing more. Over HTTP/2 the
 /// transport would send the body, which a client takes for a broken connection.
 fn head_of(answer: Response<Body>) -> Response<Body> {
@@ -248,11 +276,11 @@ fn named(path: &str) -> &str {
 /// How long a call may take: what its caller says, if that is less than what we say.
 fn allowed(headers: &HeaderMap) -> Duration {
     let given = headers.get("grpc-timeout").and_then(|value| value.to_str().ok());
-    given.and_then(timeout).map_or(CALL_MAX, |given| given.min(CALL_MAX))
+    given.and_then(in_words).map_or(CALL_MAX, |given| given.min(CALL_MAX))
 }
 
 /// At most eight digits and a unit.
-fn timeout(text: &str) -> Option<Duration> {
+fn in_words(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -267,6 +295,13 @@ fn timeout(text: &str) -> Option<Duration> {
         "n" => Duration::from_nanos(number),
         _ => return None,
     })
+}
+
+/// For services that want to know who asks.
+fn with_peer(mut request: Request<Arriving>) -> Request<Arriving> {
+    let peer = request.body().peer().clone();
+    request.extensions_mut().insert(peer);
+    request
 }
 
 /// The gRPC services by their names.
@@ -292,9 +327,8 @@ struct Reflection {
     alpha: Boxed,
 }
 
-type Answering = BoxFuture<Response<Body>, Infallible>;
 /// A service whose type has no name.
-type Boxed = Box<dyn Fn(Request<Arriving>) -> Answering + Send + Sync>;
+type Boxed = Box<dyn Fn(Request<Arriving>) -> Door + Send + Sync>;
 
 fn boxed<S>(service: S) -> Boxed
 where
@@ -345,15 +379,17 @@ impl Services {
         })
     }
 
-    fn call(&self, request: Request<Arriving>) -> Answering {
+    fn call(&self, request: Request<Arriving>) -> Door {
         match named(request.uri().path()) {
             RATE_LIMITER => self.limiter.clone().call(request),
             ADMISSIONS => self.admissions.clone().call(request),
             LOAD => self.status.clone().call(request),
             HEALTH => self.health.clone().call(request),
-            FLEET if self.service.has_federated() => self.fleet.clone().call(request),
+            FLEET if self.service.has_federated() => self.fleet.clone().call(with_peer(request)),
             BUDGETS if self.service.has_reserved() => self.budgets.clone().call(request),
-            MONITOR if let Some(monitor) = &self.monitor => monitor.clone().call(request),
+            MONITOR if let Some(monitor) = &self.monitor => {
+                monitor.clone().call(with_peer(request))
+            }
             REFLECTION if let Some(reflection) = self.reflection() => (reflection.v1)(request),
             REFLECTION_ALPHA if let Some(reflection) = self.reflection() => {
                 (reflection.alpha)(request)
@@ -389,13 +425,13 @@ impl Reflection {
 impl Tower<Request<Arriving>> for Grpc {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = Door;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Arriving>) -> Answering {
+    fn call(&mut self, request: Request<Arriving>) -> Door {
         self.0.call(request)
     }
 }
@@ -421,10 +457,11 @@ fn reflection(served: Served) -> tonic_reflection::server::Builder<'static> {
 #[derive(Clone, Debug)]
 struct Sorting(Arc<Service>);
 
-impl<B> Sort<Request<B>> for Sorting {
-    fn sort(&self, request: &Request<B>, _: &Shedder) -> Sorted {
+impl Sort<Request<Arriving>> for Sorting {
+    fn sort(&self, request: &Request<Arriving>, _: &Shedder) -> Sorted {
+        let (path, peer) = (request.uri().path(), request.body().peer());
         match self.0.shedder() {
-            Some(_) => load::sort(request, self.0.is_shed_by_policy()),
+            Some(_) => load::sort(path, peer, self.0.is_shed_by_policy()),
             None => Sorted::exempt(),
         }
     }

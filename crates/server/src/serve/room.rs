@@ -34,6 +34,8 @@ use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::load::Peer;
+
 /// What all calls may hold together, beyond [`OWN_MIN`] each.
 pub(super) const ROOM: usize = 512 << 20;
 
@@ -61,6 +63,7 @@ pub(super) struct Share {
 /// What the calls of one connection hold.
 #[derive(Debug)]
 pub(super) struct Held {
+    peer: Peer,
     room: Arc<Room>,
     /// Of the network that the connection comes from, unless that is loopback.
     share: Option<Arc<Share>>,
@@ -74,9 +77,9 @@ pub(super) struct Held {
 pub(super) struct NoRoom;
 
 impl Held {
-    pub(super) fn new(room: &Arc<Room>, share: Option<Arc<Share>>) -> Arc<Self> {
+    pub(super) fn new(peer: Peer, room: &Arc<Room>, share: Option<Arc<Share>>) -> Arc<Self> {
         let (own, owed) = (AtomicUsize::new(0), Owed::default());
-        Arc::new(Self { room: Arc::clone(room), share, own, owed })
+        Arc::new(Self { peer, room: Arc::clone(room), share, own, owed })
     }
 
     fn take(&self, bytes: usize) -> Result<(), NoRoom> {
@@ -190,6 +193,11 @@ impl Arriving {
         call.grow(TALK_BYTES)?;
         let until = Box::pin(tokio::time::sleep(super::CALL_MAX));
         Ok(Self { body, call, arrived: 0, talk_until: Some(until) })
+    }
+
+    /// Who sends it.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.call.held.peer
     }
 
     /// Has so many more bytes charged for.

@@ -82,9 +82,10 @@ impl Rate {
                 let decision = here.limiter().check_cost(key, cost);
                 Ok(Decided { decision, source: Source::Store })
             }
-            Self::There(limiter) => limiter.check(key, cost).await,
-            Self::Tiered(tier) => tier.check(key, cost).await,
-            Self::Together(escrow) => Ok(escrow.check(key, cost).await),
+            // Their futures are large, and would make every check's so.
+            Self::There(limiter) => Box::pin(limiter.check(key, cost)).await,
+            Self::Tiered(tier) => Box::pin(tier.check(key, cost)).await,
+            Self::Together(escrow) => Ok(Box::pin(escrow.check(key, cost)).await),
         }
     }
 

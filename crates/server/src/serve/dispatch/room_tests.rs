@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::super::room::Room;
 use super::*;
 use crate::config::{Config, Fail, Shedding};
+use crate::load::Peer;
 
 /// An answer, read whole.
 struct Reply {
@@ -62,10 +63,7 @@ async fn answered(held: &Arc<Held>, is_h2: bool, request: Request<Full<Bytes>>) 
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let (dispatch, held) = (Arc::new(dispatch()), Arc::clone(held));
     tokio::spawn(async move {
-        let answering = service_fn(move |request| {
-            let (dispatch, held) = (Arc::clone(&dispatch), Arc::clone(&held));
-            async move { Ok::<_, Infallible>(dispatch.answer(request, &held).await) }
-        });
+        let answering = service_fn(move |request| dispatch.answer(request, &held));
         let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         let _ = http.serve_connection(TokioIo::new(ours), answering).await;
     });
@@ -98,7 +96,8 @@ fn check(is_h2: bool, key: &str) -> Request<Full<Bytes>> {
 
 /// A connection whose calls hold all that they may.
 fn full() -> (Arc<Held>, Vec<Arc<Charged>>) {
-    let held = Held::new(&Arc::new(Room::default()), None);
+    let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
+    let held = Held::new(peer, &Arc::new(Room::default()), None);
     let request = Request::new(());
     let calls: Vec<_> = std::iter::from_fn(|| held.call(&request).ok()).collect();
     assert!(calls.len() > 1_000, "{} calls", calls.len());

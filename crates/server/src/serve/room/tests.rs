@@ -5,9 +5,13 @@ use http_body_util::{BodyExt as _, Full};
 
 use super::*;
 
+fn peer() -> Peer {
+    Peer::new(([127, 0, 0, 1], 1).into(), None)
+}
+
 fn held() -> (Arc<Room>, Arc<Held>) {
     let room = Arc::new(Room::default());
-    let held = Held::new(&room, None);
+    let held = Held::new(peer(), &room, None);
     (room, held)
 }
 
@@ -25,7 +29,7 @@ fn whoever_holds_little_is_not_refused_and_nobody_holds_more_than_its_part() {
     assert_eq!(first.own.load(Ordering::Relaxed), OWN_MAX);
     let mut calls = vec![call];
     // Many can, and then a new one still has its own.
-    let others: Vec<_> = (0..ROOM / OWN_MAX).map(|_| Held::new(&room, None)).collect();
+    let others: Vec<_> = (0..ROOM / OWN_MAX).map(|_| Held::new(peer(), &room, None)).collect();
     for other in &others {
         let call = other.refused();
         fill(&call);
@@ -33,7 +37,7 @@ fn whoever_holds_little_is_not_refused_and_nobody_holds_more_than_its_part() {
     }
     let most = ROOM + (others.len() + 1) * OWN_MIN;
     assert!((ROOM..=most).contains(&room.taken.load(Ordering::Relaxed)));
-    let late = Held::new(&room, None);
+    let late = Held::new(peer(), &room, None);
     let small: Vec<_> = (0..16).map(|_| late.call(&Request::new(()))).collect();
     assert!(small.iter().all(Result::is_ok));
     assert_eq!(late.call(&Request::new(())).map(|_| ()), Err(NoRoom));
@@ -47,7 +51,7 @@ fn whoever_holds_little_is_not_refused_and_nobody_holds_more_than_its_part() {
 fn one_network_has_half_of_the_room_and_the_others_the_other_half() {
     let room = Arc::new(Room::default());
     let fill = |share: &Arc<Share>| -> Vec<_> {
-        let connected = |_| Held::new(&room, Some(Arc::clone(share)));
+        let connected = |_| Held::new(peer(), &room, Some(Arc::clone(share)));
         let all: Vec<_> = (0..ROOM / OWN_MAX).map(connected).collect();
         let calls = all.iter().map(Held::refused);
         calls.inspect(|call| while call.grow(1 << 20).is_ok() {}).collect()
@@ -55,7 +59,7 @@ fn one_network_has_half_of_the_room_and_the_others_the_other_half() {
     let (greedy, other) = (Arc::<Share>::default(), Arc::<Share>::default());
     let held = fill(&greedy);
     assert_eq!(greedy.taken.load(Ordering::Relaxed), SHARE_MAX);
-    let late = Held::new(&room, Some(Arc::clone(&greedy)));
+    let late = Held::new(peer(), &room, Some(Arc::clone(&greedy)));
     assert!(late.take(OWN_MIN).is_ok() && late.take(1).is_err(), "its own, and no more");
     late.give_back(OWN_MIN);
     let others = fill(&other);
