@@ -319,7 +319,8 @@ impl Service {
         self.policies.load().values().map(Arc::clone).collect()
     }
 
-    /// Says what a request of cost 1 would get. Charges nothing.
+    /// Says what a request of cost 1 would get. Charges nothing. Of a policy that lends, this is
+    /// what its store would say: what was lent counts as spent.
     ///
     /// # Errors
     /// An unknown policy, a key that is too long, a store that does not answer.

@@ -84,6 +84,33 @@ async fn what_is_lent_and_what_check_admits_is_one_limit() {
 }
 
 #[tokio::test]
+async fn a_look_counts_what_is_lent_as_spent() {
+    let live = Live::with(POLICIES).await;
+    before_the_end(&live, 50_000);
+    let mut client = live.client().await;
+    let mut look = async || {
+        let peek = v1::PeekRequest { policy: "global".into(), key: "acme".into() };
+        let seen = client.peek(peek).await.expect("a reply").into_inner().decision;
+        let ahead = v1::ForecastRequest { policy: "global".into(), key: "acme".into(), cost: 10 };
+        let ahead = client.forecast(ahead).await.expect("a reply").into_inner().forecast;
+        let (seen, ahead) = (seen.expect("a decision"), ahead.expect("a forecast"));
+        assert_eq!((seen.limit, seen.reset_at), (100, 1_700_000_100_000));
+        (seen.allowed, seen.remaining, seen.retry_after_ms, ahead.spendable_now)
+    };
+    assert_eq!(look().await, (true, 100, 0, 10));
+    assert_eq!(look().await, (true, 100, 0, 10), "a look charges nothing");
+    let mut door = door(&live).await;
+    reserve(&mut door, wants("global", "acme", 25)).await.expect("lent");
+    assert_eq!(look().await, (true, 75, 0, 7), "nobody says what of it is left");
+    // This node borrows ten and spends one.
+    assert!(check(&live, "global", "acme", 1).await);
+    assert_eq!(look().await, (true, 65, 0, 6));
+    reserve(&mut door, wants("global", "acme", 100)).await.expect("lent");
+    assert_eq!(look().await, (false, 0, 50_000, 0));
+    assert!(check(&live, "global", "acme", 9).await, "what this node holds passes all the same");
+}
+
+#[tokio::test]
 async fn a_lease_that_is_nearly_dead_is_not_handed_out() {
     let live = Live::with(POLICIES).await;
     let mut door = door(&live).await;
