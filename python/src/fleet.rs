@@ -107,11 +107,6 @@ impl Holder {
     }
 }
 
-/// Whether the service lends of another limit than this holder has learned.
-fn is_other_limit(error: &StoreError) -> bool {
-    matches!(error, StoreError::Refused { detail } if detail.starts_with("the policy's limit is "))
-}
-
 impl Inner {
     async fn check(self: Arc<Self>, key: String, units: i64) -> Result<Decision, Failure> {
         let cost = asked(&key, units)?;
@@ -120,7 +115,7 @@ impl Inner {
             None => self.borrowing(&key).await?,
         };
         let mut decided = holder.check(self.key(&key), cost).await;
-        if decided.as_ref().is_err_and(|(error, _)| is_other_limit(error)) {
+        if matches!(&decided, Err((StoreError::OtherLimit { .. }, _))) {
             // The policies were reloaded there: what is lent now is of another limit. It is learned
             // again, once.
             self.holder.forget_if(|known| Arc::ptr_eq(known, &holder));

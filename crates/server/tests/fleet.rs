@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use admittance::two_tier::{Batch, Leasing, TwoTier};
 use admittance::{
-    Cost, FailMode, GuardSettings, Guarded, Micros, SharedLimiter, Source, Span, Window,
+    Cost, FailMode, GuardSettings, Guarded, Micros, SharedLimiter, Source, Span, StoreError, Window,
 };
 use admittance_client::FleetStore;
 use admittance_proto::v1;
@@ -226,6 +226,7 @@ async fn a_client_with_another_limit_than_the_service_is_told() {
     let client = TwoTier::leased(shared, Leasing::default()).expect("leasable");
     let decided = client.check(b"acme", Cost::ONE).await.expect("decided");
     assert_eq!((decided.source, decided.decision.is_admit()), (Source::FailMode, false));
-    let why = guard.last_failure().expect("a failure").to_string();
-    assert!(why.contains("the policy's limit is 100 there, not 99"), "{why}");
+    let why = guard.last_failure().expect("a failure");
+    assert_eq!(why, StoreError::OtherLimit { asked: 99, kept: 100 });
+    assert_eq!(why.to_string(), "the policy's limit is 100 there, not 99");
 }
