@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use admittance::two_tier::{Batch, Leasing, TwoTier};
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decided, EXACT_MAX, FailMode, Group,
-    GuardSettings, Guarded, Many, Op, SharedLimiter, Source, Span, Store, StoreError, Window,
+    Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decided, FailMode, Group, GuardSettings,
+    Guarded, Many, Op, SharedLimiter, Source, Span, Store, StoreError, Window,
 };
 use admittance_client::FleetStore;
 use admittance_proto::v1;
@@ -148,15 +148,13 @@ impl Inner {
 
     /// Learns the policy's limit, and begins to borrow.
     async fn borrowing(&self, key: &str) -> Result<Arc<Holder>, Failure> {
-        // More than any limit: it is denied, charges nothing, and its answer has the limit. No
-        // other call of a service says that of a policy that lends.
-        let never = i64::try_from(EXACT_MAX).unwrap_or(i64::MAX);
+        // A look: it charges nothing, and is nobody's decision in what operators count.
         let (policy, key) = (self.policy.clone(), self.key(key).to_owned());
-        let asked = v1::CheckRequest { policy, key, cost: never };
+        let asked = v1::PeekRequest { policy, key };
         let ask = |channel, left| {
             let mut request = Request::new(asked.clone());
             request.set_timeout(left);
-            async move { RateLimiterClient::new(channel).check(request).await }
+            async move { RateLimiterClient::new(channel).peek(request).await }
         };
         let answer = self.dialer.call(Twice::Same, self.options, ask).await?;
         let limit = answer.decision.and_then(|decision| u64::try_from(decision.limit).ok());
