@@ -109,18 +109,30 @@ impl Holder {
 
 impl Inner {
     async fn check(self: Arc<Self>, key: String, units: i64) -> Result<Decision, Failure> {
-        let cost = asked(&key, units)?;
+        match (self.decided(&key, units).await, self.fail) {
+            // Not even the limit is known here: whoever asked first must not be told otherwise than
+            // those who ask later.
+            (Err(failure), Fail::Mode(mode)) if failure.is_unanswered() => {
+                let timeout = i64::try_from(self.options.timeout.as_millis()).unwrap_or(i64::MAX);
+                Ok(Decision::of_unknown_limit(mode == FailMode::Open, timeout))
+            }
+            (decided, _) => decided,
+        }
+    }
+
+    async fn decided(&self, key: &str, units: i64) -> Result<Decision, Failure> {
+        let cost = asked(key, units)?;
         let mut holder = match self.known() {
             Some(holder) => holder,
-            None => self.borrowing(&key).await?,
+            None => self.borrowing(key).await?,
         };
-        let mut decided = holder.check(self.key(&key), cost).await;
+        let mut decided = holder.check(self.key(key), cost).await;
         if matches!(&decided, Err((StoreError::OtherLimit { .. }, _))) {
             // The policies were reloaded there: what is lent now is of another limit. It is learned
             // again, once.
             self.holder.forget_if(|known| Arc::ptr_eq(known, &holder));
-            holder = self.borrowing(&key).await?;
-            decided = holder.check(self.key(&key), cost).await;
+            holder = self.borrowing(key).await?;
+            decided = holder.check(self.key(key), cost).await;
         }
         match decided {
             Ok(decision) => Ok(decision),

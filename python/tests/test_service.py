@@ -238,6 +238,18 @@ def test_a_limit_that_is_learned_by_a_decision_is_caught(
         borrowing_is_all_that_is_counted(mutant, key)
 
 
+@pytest.mark.parametrize("fail, allowed", [("open", True), ("closed", False)])
+def test_a_limit_that_nobody_tells_is_answered_by_the_fail_mode(
+    fail: str, allowed: bool, key: str
+) -> None:
+    with FleetBackend(f"127.0.0.1:{free_port()}", timeout=5, fail=fail) as fleet:
+        decision = fleet.leased("global").check(key)
+        assert (decision.allowed, decision.limit) == (allowed, 0)
+        assert (decision.retry_after_ms > 0) is not allowed
+        with pytest.raises(InvalidRequestError):
+            fleet.leased("global").check(key, -1)
+
+
 @pytest.mark.parametrize("fail", ["raise", "closed"])
 def test_a_limit_that_a_reload_changed_is_learned_again(fail: str, key: str) -> None:
     with Service(FLEET) as service, FleetBackend(service.target, timeout=5, fail=fail) as fleet:
