@@ -21,6 +21,7 @@ use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{KEY_MAX, cost};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -166,6 +167,7 @@ impl Inner {
         let ask = |channel, left| {
             let mut request = Request::new(asked.clone());
             request.set_timeout(left);
+            request.metadata_mut().insert("admittance-look", MetadataValue::from_static("store"));
             async move { RateLimiterClient::new(channel).peek(request).await }
         };
         let answer = self.dialer.call(Twice::Same, self.options, ask).await?;

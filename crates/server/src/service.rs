@@ -319,8 +319,7 @@ impl Service {
         self.policies.load().values().map(Arc::clone).collect()
     }
 
-    /// Says what a request of cost 1 would get. Charges nothing. Of a policy that lends, this is
-    /// what its store would say: what was lent counts as spent.
+    /// Says what a request of cost 1 would get. Charges nothing.
     ///
     /// # Errors
     /// An unknown policy, a key that is too long, a store that does not answer.
@@ -328,6 +327,18 @@ impl Service {
         let policy = self.policy(policy)?;
         let key = bounded(key)?;
         let seen = policy.rate(Operation::Peek)?.peek(key).await;
+        seen.map_err(|why| policy.unanswered(why, Operation::Peek))
+    }
+
+    /// The same of what the policy's store has, for policies that lend too: what was lent counts as
+    /// spent.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub async fn peek_store(&self, policy: &str, key: &str) -> Result<Decision, Refusal> {
+        let policy = self.policy(policy)?;
+        let key = bounded(key)?;
+        let seen = policy.rate(Operation::Peek)?.peek_store(key).await;
         seen.map_err(|why| policy.unanswered(why, Operation::Peek))
     }
 
