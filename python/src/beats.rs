@@ -1,7 +1,8 @@
 //! Heartbeats: one task and one call for all leases that are to be kept at one place.
 //!
 //! # Guarantee
-//! - A lease is heard of about three times in its time to live, from its admission to its release.
+//! - A lease is heard of about three times in its time to live, or more often, from its admission
+//!   to its release, whatever the wall clocks say.
 //! - A lease that the service says is over is marked, once, and no longer beaten for.
 //! - Nothing runs while nothing is held.
 //!
@@ -10,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
@@ -38,8 +39,8 @@ struct Kept {
 
 impl Beats {
     /// Keeps a lease, until it is forgotten or nobody holds it.
-    pub(crate) fn keep(self: &Arc<Self>, core: &Core, held: &Arc<Held>, expires_at: i64) {
-        let every = every(core, expires_at);
+    pub(crate) fn keep(self: &Arc<Self>, core: &Core, held: &Arc<Held>, ttl_ms: i64) {
+        let every = every(core, ttl_ms);
         let mut kept = self.kept();
         if kept.is_closed {
             return;
@@ -129,25 +130,22 @@ async fn visit() -> Visit {
     }
 }
 
-/// How often a lease is heard of: thrice in its life, as far as that is known. Its end is told by
-/// the service's clock, which may be another than ours: so often enough for most, and never so
-/// often that it is a load. If it is past already, ours is ahead, and nothing is known.
-fn every(core: &Core, expires_at: i64) -> Duration {
+/// How often a lease is heard of: thrice in its life at least, and never so often that it is a
+/// load. The service says how long that is, not only when it ends: its clock may be another than
+/// ours. One that does not say so is taken for one whose leases live as long as by default.
+fn every(core: &Core, ttl_ms: i64) -> Duration {
     if matches!(core.place, Place::Here(_)) {
         return EVERY_MAX;
     }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
-    match u64::try_from(expires_at.saturating_sub(now)) {
-        Ok(left @ 1..) => Duration::from_millis(left / 3).clamp(EVERY_MIN, EVERY_MAX),
-        _ => EVERY_UNKNOWN,
+    match u64::try_from(ttl_ms) {
+        Ok(ttl @ 1..) => Duration::from_millis(ttl / 3).clamp(EVERY_MIN, EVERY_MAX),
+        _ => EVERY_MAX,
     }
 }
 
 const EVERY_MIN: Duration = Duration::from_millis(20);
+/// A quarter of what a lease lives by default.
 const EVERY_MAX: Duration = Duration::from_millis(500);
-/// Half of what a lease lives by default.
-const EVERY_UNKNOWN: Duration = Duration::from_secs(1);
 /// How long one call may take: less than a default lease lives.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The most leases that one call may name.

@@ -51,6 +51,14 @@ impl Decision {
     }
 }
 
+impl Decision {
+    /// By a fail mode that has no limit to tell; a denial is worth asking again after `wait_ms`.
+    pub(crate) const fn of_unknown_limit(allowed: bool, wait_ms: i64) -> Self {
+        let retry_after_ms = if allowed { 0 } else { wait_ms };
+        Self { limit: 0, remaining: 0, reset_at: 0, retry_after_ms, allowed }
+    }
+}
+
 /// As the wire rounds it.
 impl From<Core> for Decision {
     #[inline]

@@ -22,6 +22,32 @@ impl Failure {
         let status = Status::failed_precondition("the backend is closed; make another");
         Self { status, target: None, is_closed: true }
     }
+
+    /// Whether nobody answered, or only that there is no time to.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self.class(), "ServiceUnavailableError" | "OverloadedError")
+    }
+
+    /// The exception that it is.
+    fn class(&self) -> &'static str {
+        match self.status.code() {
+            _ if self.is_closed => "BackendClosedError",
+            // What the transport says by itself has a cause, whatever it calls it; the service's
+            // own words have none.
+            _ if self.status.source().is_some() => "ServiceUnavailableError",
+            Code::NotFound => "PolicyNotFoundError",
+            Code::Unimplemented => "OperationNotSupportedError",
+            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
+                "InvalidRequestError"
+            }
+            Code::ResourceExhausted => "OverloadedError",
+            Code::Unauthenticated | Code::PermissionDenied => "UnauthenticatedError",
+            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
+                "ServiceUnavailableError"
+            }
+            _ => "AdmittanceError",
+        }
+    }
 }
 
 /// Policies that cannot be used, and why.
@@ -36,24 +62,8 @@ impl From<Status> for Failure {
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
-        let Failure { status, target, is_closed } = failure;
-        let class = match status.code() {
-            _ if is_closed => "BackendClosedError",
-            // What the transport says by itself has a cause, whatever it calls it; the service's
-            // own words have none.
-            _ if status.source().is_some() => "ServiceUnavailableError",
-            Code::NotFound => "PolicyNotFoundError",
-            Code::Unimplemented => "OperationNotSupportedError",
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {
-                "InvalidRequestError"
-            }
-            Code::ResourceExhausted => "OverloadedError",
-            Code::Unauthenticated | Code::PermissionDenied => "UnauthenticatedError",
-            Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-                "ServiceUnavailableError"
-            }
-            _ => "AdmittanceError",
-        };
+        let class = failure.class();
+        let Failure { status, target, .. } = failure;
         let said = match status.source() {
             // What the transport says by itself is "transport error"; its cause says which.
             Some(cause) if class == "ServiceUnavailableError" => innermost(cause),

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use admittance::two_tier::{Batch, Leasing, TwoTier};
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decided, EXACT_MAX, FailMode, Group,
-    GuardSettings, Guarded, Many, Op, SharedLimiter, Source, Span, Store, StoreError, Window,
+    Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decided, FailMode, Group, GuardSettings,
+    Guarded, Many, Op, SharedLimiter, Source, Span, Store, StoreError, Window,
 };
 use admittance_client::FleetStore;
 use admittance_proto::v1;
@@ -21,6 +21,7 @@ use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{KEY_MAX, cost};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
@@ -107,25 +108,32 @@ impl Holder {
     }
 }
 
-/// Whether the service lends of another limit than this holder has learned.
-fn is_other_limit(error: &StoreError) -> bool {
-    matches!(error, StoreError::Refused { detail } if detail.starts_with("the policy's limit is "))
-}
-
 impl Inner {
     async fn check(self: Arc<Self>, key: String, units: i64) -> Result<Decision, Failure> {
-        let cost = asked(&key, units)?;
+        match (self.decided(&key, units).await, self.fail) {
+            // Not even the limit is known here: whoever asked first must not be told otherwise than
+            // those who ask later.
+            (Err(failure), Fail::Mode(mode)) if failure.is_unanswered() => {
+                let timeout = i64::try_from(self.options.timeout.as_millis()).unwrap_or(i64::MAX);
+                Ok(Decision::of_unknown_limit(mode == FailMode::Open, timeout))
+            }
+            (decided, _) => decided,
+        }
+    }
+
+    async fn decided(&self, key: &str, units: i64) -> Result<Decision, Failure> {
+        let cost = asked(key, units)?;
         let mut holder = match self.known() {
             Some(holder) => holder,
-            None => self.borrowing(&key).await?,
+            None => self.borrowing(key).await?,
         };
-        let mut decided = holder.check(self.key(&key), cost).await;
-        if decided.as_ref().is_err_and(|(error, _)| is_other_limit(error)) {
+        let mut decided = holder.check(self.key(key), cost).await;
+        if matches!(&decided, Err((StoreError::OtherLimit { .. }, _))) {
             // The policies were reloaded there: what is lent now is of another limit. It is learned
             // again, once.
             self.holder.forget_if(|known| Arc::ptr_eq(known, &holder));
-            holder = self.borrowing(&key).await?;
-            decided = holder.check(self.key(&key), cost).await;
+            holder = self.borrowing(key).await?;
+            decided = holder.check(self.key(key), cost).await;
         }
         match decided {
             Ok(decision) => Ok(decision),
@@ -153,15 +161,14 @@ impl Inner {
 
     /// Learns the policy's limit, and begins to borrow.
     async fn borrowing(&self, key: &str) -> Result<Arc<Holder>, Failure> {
-        // More than any limit: it is denied, charges nothing, and its answer has the limit. No
-        // other call of a service says that of a policy that lends.
-        let never = i64::try_from(EXACT_MAX).unwrap_or(i64::MAX);
+        // A look: it charges nothing, and is nobody's decision in what operators count.
         let (policy, key) = (self.policy.clone(), self.key(key).to_owned());
-        let asked = v1::CheckRequest { policy, key, cost: never };
+        let asked = v1::PeekRequest { policy, key };
         let ask = |channel, left| {
             let mut request = Request::new(asked.clone());
             request.set_timeout(left);
-            async move { RateLimiterClient::new(channel).check(request).await }
+            request.metadata_mut().insert("admittance-look", MetadataValue::from_static("store"));
+            async move { RateLimiterClient::new(channel).peek(request).await }
         };
         let answer = self.dialer.call(Twice::Same, self.options, ask).await?;
         let limit = answer.decision.and_then(|decision| u64::try_from(decision.limit).ok());

@@ -101,6 +101,7 @@ impl Lease {
             policy_denied,
             lease_id,
             lease_expires_at,
+            lease_ttl_ms,
         } = admitted;
         let has_cost = axes.iter().any(|axis| axis.axis == "cost");
         let held = (!lease_id.is_empty()).then(|| {
@@ -113,7 +114,7 @@ impl Lease {
         if let Some(held) = held.as_ref().filter(|_| is_kept) {
             let beats = core.beats.get(|| Ok::<_, std::convert::Infallible>(Arc::default()));
             let Ok(beats) = beats;
-            beats.keep(&core, held, lease_expires_at);
+            beats.keep(&core, held, lease_ttl_ms);
         }
         Self {
             decision: decision.unwrap_or_default().into(),

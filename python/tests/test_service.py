@@ -14,6 +14,7 @@ from admittance import (
     AsyncFleetBackend,
     AsyncMonitorBackend,
     AsyncServiceBackend,
+    Decision,
     Embedded,
     FleetBackend,
     InvalidRequestError,
@@ -190,6 +191,65 @@ def test_a_fleet_spends_exactly_the_limit(key: str) -> None:
             fleets[0].leased("global").check()
 
 
+def as_it_is(target: str, key: str) -> Decision:
+    with FleetBackend(target, timeout=5) as fleet:
+        return fleet.leased("global", batch=5).check(key)
+
+
+def with_a_denial(target: str, key: str) -> Decision:
+    """Learns the limit by asking for more than any limit is."""
+    with ServiceBackend(target, timeout=10) as limits:
+        assert limits.check("global", key, 2**53 - 1).limit == 20
+    return as_it_is(target, key)
+
+
+def with_a_charge(target: str, key: str) -> Decision:
+    """Learns the limit by spending of it."""
+    with ServiceBackend(target, timeout=10) as limits:
+        assert limits.check("global", key).limit == 20
+    return as_it_is(target, key)
+
+
+def borrowing_is_all_that_is_counted(borrow: Callable[[str, str], Decision], key: str) -> None:
+    with Service(FLEET, "--metrics-port", "0") as service:
+        decision = borrow(service.target, key)
+        assert decision.allowed and decision.limit == 20
+        with MonitorBackend(service.target, timeout=10) as monitor:
+            snapshot = monitor.snapshot()
+        denied = [policy.denied for policy in snapshot.policies]
+        assert (denied, snapshot.recent_denials) == ([0], ()), "a denial"
+        # To lend is no decision of the service's either.
+        assert service.metric("admittance_decisions_total") == 0, "a decision"
+        with ServiceBackend(service.target, timeout=10) as limits:
+            assert limits.peek("global", key).remaining == 15, "more than was borrowed"
+
+
+def test_a_limit_is_learned_without_a_decision(key: str) -> None:
+    borrowing_is_all_that_is_counted(as_it_is, key)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "by"), [(with_a_denial, "a denial"), (with_a_charge, "a decision")]
+)
+def test_a_limit_that_is_learned_by_a_decision_is_caught(
+    mutant: Callable[[str, str], Decision], by: str, key: str
+) -> None:
+    with pytest.raises(AssertionError, match=by):
+        borrowing_is_all_that_is_counted(mutant, key)
+
+
+@pytest.mark.parametrize("fail, allowed", [("open", True), ("closed", False)])
+def test_a_limit_that_nobody_tells_is_answered_by_the_fail_mode(
+    fail: str, allowed: bool, key: str
+) -> None:
+    with FleetBackend(f"127.0.0.1:{free_port()}", timeout=5, fail=fail) as fleet:
+        decision = fleet.leased("global").check(key)
+        assert (decision.allowed, decision.limit) == (allowed, 0)
+        assert (decision.retry_after_ms > 0) is not allowed
+        with pytest.raises(InvalidRequestError):
+            fleet.leased("global").check(key, -1)
+
+
 @pytest.mark.parametrize("fail", ["raise", "closed"])
 def test_a_limit_that_a_reload_changed_is_learned_again(fail: str, key: str) -> None:
     with Service(FLEET) as service, FleetBackend(service.target, timeout=5, fail=fail) as fleet:
@@ -197,9 +257,7 @@ def test_a_limit_that_a_reload_changed_is_learned_again(fail: str, key: str) -> 
         assert limit.check(key).limit == 20
         service.reload({"global": FLEET["global"] | {"limit": 30}})
         with ServiceBackend(service.target, timeout=10) as limits:
-            # It is denied whatever the limit is, and tells it.
-            never = 2**53 - 1
-            until(lambda: limits.check("global", key, never).limit == 30, "the reload")
+            until(lambda: limits.peek("global", key).limit == 30, "the reload")
         for turn in range(3):
             decision = limit.check(f"{key}-{turn}")
             assert decision.allowed and decision.limit == 30

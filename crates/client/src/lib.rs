@@ -196,9 +196,9 @@ fn granted(lease: &v1::Lease, ask: Ask, limit: u64) -> Result<Grant, StoreError>
     let whole = |number: i64| u64::try_from(number).map_err(|_| StoreError::Unreadable);
     let (capacity, expiry) = (whole(lease.capacity)?, whole(lease.expiry_ms)?);
     let (left, retry) = (whole(lease.refresh_interval_ms)?, whole(lease.retry_after_ms)?);
-    if whole(lease.limit)? != limit {
-        let detail = format!("the policy's limit is {} there, not {limit}", lease.limit);
-        return Err(StoreError::Refused { detail: detail.into() });
+    let kept = whole(lease.limit)?;
+    if kept != limit {
+        return Err(StoreError::OtherLimit { asked: limit, kept });
     }
     let reset_at = Micros::from_epoch_ms(expiry).ok_or(StoreError::Unreadable)?;
     let left = Span::from_ms(left);

@@ -338,6 +338,14 @@ pub enum StoreError {
     TwoLimits,
     /// The strategy's limit cannot be leased, or this store cannot lease; nothing was charged.
     NotLeasable,
+    /// The store keeps the policy with another limit than it was asked for. What it lent is of no
+    /// use here: it stays charged there until its window ends.
+    OtherLimit {
+        /// The limit it was asked for.
+        asked: u64,
+        /// The limit it keeps.
+        kept: u64,
+    },
     /// What is stored under the key is not a state of this strategy; that key was not charged. Of
     /// an ask for many keys, others may have been.
     Unreadable,
@@ -376,6 +384,7 @@ impl StoreError {
             | Self::CostTooLarge
             | Self::TwoLimits
             | Self::NotLeasable
+            | Self::OtherLimit { .. }
             | Self::Unreadable
             | Self::Refused { .. } => Recovery::Operator,
         }
@@ -384,7 +393,22 @@ impl StoreError {
     /// Whether the store may have done what it did not answer.
     #[must_use]
     pub const fn may_have_charged(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::Lost | Self::NotReplicated { .. })
+        match self {
+            Self::Timeout { .. }
+            | Self::Lost
+            | Self::NotReplicated { .. }
+            | Self::OtherLimit { .. } => true,
+            Self::Unavailable
+            | Self::Contended { .. }
+            | Self::TooManyPolicies { .. }
+            | Self::TooMany { .. }
+            | Self::AcrossSlots
+            | Self::CostTooLarge
+            | Self::TwoLimits
+            | Self::NotLeasable
+            | Self::Unreadable
+            | Self::Refused { .. } => false,
+        }
     }
 }
 
@@ -422,6 +446,9 @@ impl fmt::Display for StoreError {
                 "sliding windows, sliding logs and rolling quotas cannot be leased, nor can \
                  anything in a store that does not lease; use mode strict or cached-deny",
             ),
+            Self::OtherLimit { asked, kept } => {
+                write!(f, "the policy's limit is {kept} there, not {asked}")
+            }
             Self::Unreadable => f.write_str(
                 "what is stored under the key is not a state of this strategy; \
                  reset the key, or use another prefix",

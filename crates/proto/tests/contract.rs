@@ -270,6 +270,7 @@ const ADMISSIONS: &[(&str, &[&str])] = &[
             "4 policy_denied bool",
             "5 lease_id string",
             "6 lease_expires_at int64",
+            "7 lease_ttl_ms int64",
         ],
     ),
     (

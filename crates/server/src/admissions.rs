@@ -61,8 +61,8 @@ impl wire::admissions_server::Admissions for AdmissionsDoor {
 /// What an admission decided, as the wire has it.
 pub(crate) fn reply(admitted: Admitted) -> wire::AdmissionResponse {
     let verdicts = admitted.verdicts;
-    let (lease_id, until) =
-        admitted.lease.map_or_else(Default::default, |lease| (lease.id, lease.until));
+    let (lease_id, until, ttl) =
+        admitted.lease.map_or_else(Default::default, |lease| (lease.id, lease.until, lease.ttl));
     wire::AdmissionResponse {
         decision: Some(said("", admitted.decision)),
         axes: axes(&verdicts),
@@ -70,6 +70,8 @@ pub(crate) fn reply(admitted: Admitted) -> wire::AdmissionResponse {
         policy_denied: verdicts.is_policy_denied() && !admitted.is_shadow_denied,
         lease_id,
         lease_expires_at: epoch_ms(until),
+        // Rounded so that nobody takes it for longer than it is.
+        lease_ttl_ms: number(ttl.us() / 1_000),
     }
 }
 

@@ -84,8 +84,14 @@ impl RateLimiter for RateLimiterDoor {
     }
 
     async fn peek(&self, request: Request<v1::PeekRequest>) -> Reply<v1::PeekResponse> {
+        // The public contract has no look at policies that lend; who asks for it knows what it is.
+        let of_store = request.metadata().get(LOOK).is_some_and(|value| value == "store");
         let v1::PeekRequest { policy, key } = request.into_inner();
-        let decision = self.service.peek(&policy, &key).await.map_err(status)?;
+        let decision = match of_store {
+            true => self.service.peek_store(&policy, &key).await,
+            false => self.service.peek(&policy, &key).await,
+        };
+        let decision = decision.map_err(status)?;
         Ok(Response::new(v1::PeekResponse { decision: Some(decision.into()) }))
     }
 
@@ -198,3 +204,6 @@ const fn estimate(given: i64) -> f64 {
 pub(crate) fn epoch_ms(at: Micros) -> i64 {
     i64::try_from(at.epoch_ms_ceil()).unwrap_or(i64::MAX)
 }
+
+/// Metadata of a [`Peek`](v1::PeekRequest): `store` to see what the policy's store has.
+const LOOK: &str = "admittance-look";

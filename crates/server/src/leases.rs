@@ -118,6 +118,8 @@ pub struct Lease {
     pub id: String,
     /// When it ends unless a heartbeat comes.
     pub until: Micros,
+    /// How long that is from when it was given out.
+    pub ttl: Span,
 }
 
 /// What a heartbeat found.
@@ -195,7 +197,7 @@ impl Leases {
         let held = Held { admission, ttl, until, at_most, renewing, beside: Vec::new() };
         self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(id.lease).insert(id.lease, held);
-        Lease { id: id.to_string(), until }
+        Lease { id: id.to_string(), until, ttl: until.since(now) }
     }
 
     /// Has what a candidate holds end with a lease of this instance.

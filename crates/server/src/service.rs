@@ -330,6 +330,18 @@ impl Service {
         seen.map_err(|why| policy.unanswered(why, Operation::Peek))
     }
 
+    /// The same of what the policy's store has, for policies that lend too: what was lent counts as
+    /// spent.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub async fn peek_store(&self, policy: &str, key: &str) -> Result<Decision, Refusal> {
+        let policy = self.policy(policy)?;
+        let key = bounded(key)?;
+        let seen = policy.rate(Operation::Peek)?.peek_store(key).await;
+        seen.map_err(|why| policy.unanswered(why, Operation::Peek))
+    }
+
     /// Says how many requests of `cost` would pass and when that changes. Charges nothing.
     ///
     /// # Errors

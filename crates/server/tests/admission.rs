@@ -109,6 +109,20 @@ fn counted(service: &Service, policy: &str) -> Vec<(&'static str, u64)> {
 }
 
 #[tokio::test]
+async fn how_long_a_lease_lives_is_told_beside_when_it_ends() {
+    let live = Live::with(POLICIES).await;
+    let mut client = Client::new(&live).await;
+    for (policy, ttl_ms) in [("all", 2_000), ("spend", 30_000)] {
+        let held = client.admit_own(policy, 10, 1e6).await;
+        // Of the instant that it began at a part of a millisecond is rounded up.
+        let ends_in = held.lease_expires_at - 1_700_000_000_001;
+        assert_eq!((held.lease_ttl_ms, ends_in), (ttl_ms, ttl_ms), "{policy}");
+    }
+    let denied = client.admit_own("spend", 1_001, 1e6).await;
+    assert_eq!((&*denied.lease_id, denied.lease_expires_at, denied.lease_ttl_ms), ("", 0, 0));
+}
+
+#[tokio::test]
 async fn every_axis_binds_where_it_must_and_the_wire_and_the_counts_say_so() {
     let live = Live::with(POLICIES).await;
     let mut client = Client::new(&live).await;

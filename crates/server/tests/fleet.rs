@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use admittance::two_tier::{Batch, Leasing, TwoTier};
 use admittance::{
-    Cost, FailMode, GuardSettings, Guarded, Micros, SharedLimiter, Source, Span, Window,
+    Cost, FailMode, GuardSettings, Guarded, Micros, SharedLimiter, Source, Span, StoreError, Window,
 };
 use admittance_client::FleetStore;
 use admittance_proto::v1;
@@ -81,6 +81,35 @@ async fn what_is_lent_and_what_check_admits_is_one_limit() {
     let lease = reserve(&mut door(&live).await, wants("global", "acme", 100)).await.expect("lent");
     assert_eq!(lease.capacity, 60);
     assert!(!check(&live, "global", "acme", 1).await);
+}
+
+#[tokio::test]
+async fn a_look_counts_what_is_lent_as_spent() {
+    let live = Live::with(POLICIES).await;
+    before_the_end(&live, 50_000);
+    let mut client = live.client().await;
+    let peek = || v1::PeekRequest { policy: "global".into(), key: "acme".into() };
+    let refused = client.peek(peek()).await.expect_err("as the public contract has it");
+    assert_eq!(refused.code(), tonic::Code::Unimplemented);
+    let mut look = async || {
+        let mut request = tonic::Request::new(peek());
+        request.metadata_mut().insert("admittance-look", "store".parse().expect("a word"));
+        let seen = client.peek(request).await.expect("a reply").into_inner().decision;
+        let seen = seen.expect("a decision");
+        assert_eq!((seen.limit, seen.reset_at), (100, 1_700_000_100_000));
+        (seen.allowed, seen.remaining, seen.retry_after_ms)
+    };
+    assert_eq!(look().await, (true, 100, 0));
+    assert_eq!(look().await, (true, 100, 0), "a look charges nothing");
+    let mut door = door(&live).await;
+    reserve(&mut door, wants("global", "acme", 25)).await.expect("lent");
+    assert_eq!(look().await, (true, 75, 0), "nobody says what of it is left");
+    // This node borrows ten and spends one.
+    assert!(check(&live, "global", "acme", 1).await);
+    assert_eq!(look().await, (true, 65, 0));
+    reserve(&mut door, wants("global", "acme", 100)).await.expect("lent");
+    assert_eq!(look().await, (false, 0, 50_000));
+    assert!(check(&live, "global", "acme", 9).await, "what this node holds passes all the same");
 }
 
 #[tokio::test]
@@ -199,6 +228,7 @@ async fn a_client_with_another_limit_than_the_service_is_told() {
     let client = TwoTier::leased(shared, Leasing::default()).expect("leasable");
     let decided = client.check(b"acme", Cost::ONE).await.expect("decided");
     assert_eq!((decided.source, decided.decision.is_admit()), (Source::FailMode, false));
-    let why = guard.last_failure().expect("a failure").to_string();
-    assert!(why.contains("the policy's limit is 100 there, not 99"), "{why}");
+    let why = guard.last_failure().expect("a failure");
+    assert_eq!(why, StoreError::OtherLimit { asked: 99, kept: 100 });
+    assert_eq!(why.to_string(), "the policy's limit is 100 there, not 99");
 }

@@ -325,8 +325,8 @@ impl Grpc {
             "/v1/admit" => told(self.admissions.admit(work).await?, |reply| {
                 let axes: Vec<_> = reply.axes.into_iter().map(axis).collect();
                 let mut said = json!({ "decision": over_all(reply.decision), "axes": axes,
-                    "policy_denied": reply.policy_denied, "lease_id": reply.lease_id,
-                    "lease_expires_at": reply.lease_expires_at });
+                    "policy_denied": reply.policy_denied, "lease_ttl_ms": reply.lease_ttl_ms,
+                    "lease_id": reply.lease_id, "lease_expires_at": reply.lease_expires_at });
                 unless_empty(&mut said, reply.binding_axis);
                 said
             }),

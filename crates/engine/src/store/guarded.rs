@@ -470,6 +470,8 @@ const fn is_of_the_store(error: &StoreError) -> bool {
         | StoreError::Lost
         | StoreError::Unavailable
         | StoreError::Refused { .. } => true,
+        // Each further ask would be charged there and be of no use here.
+        StoreError::OtherLimit { .. } => true,
         // It answered and charged; its replicas are another matter.
         StoreError::NotReplicated { .. }
         | StoreError::Contended { .. }

@@ -146,6 +146,8 @@ pub(super) struct AdmitReply {
     lease_id: String,
     /// When the lease ends unless renewed, in milliseconds since 1970; 0 without a lease.
     lease_expires_at: i64,
+    /// How long that is from now, in milliseconds, for who has another clock; 0 without a lease.
+    lease_ttl_ms: i64,
 }
 
 impl From<admissions::AdmissionResponse> for AdmitReply {
@@ -157,6 +159,7 @@ impl From<admissions::AdmissionResponse> for AdmitReply {
             policy_denied: reply.policy_denied,
             lease_id: reply.lease_id,
             lease_expires_at: reply.lease_expires_at,
+            lease_ttl_ms: reply.lease_ttl_ms,
         }
     }
 }

@@ -117,6 +117,16 @@ impl Rate {
         }
     }
 
+    /// What the store has: what nodes and clients have borrowed is spent there, and nobody asks
+    /// them what of it they still hold. A tenant's part is decided by asking for it, so there is
+    /// nothing to look at.
+    pub(super) async fn peek_store(&self, key: &str) -> Result<Decision, Unanswered> {
+        match self {
+            Self::Tiered(tier) => Ok(tier.shared().peek(key.as_bytes()).await?),
+            Self::Here(_) | Self::There(_) | Self::Together(_) => self.peek(key).await,
+        }
+    }
+
     pub(super) async fn forecast(&self, key: &str, cost: Cost) -> Result<Forecast, Unanswered> {
         match self {
             Self::Here(here) => Ok(here.limiter().forecast(key, cost)),
