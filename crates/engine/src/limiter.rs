@@ -178,19 +178,39 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         decisions.clear();
         decisions.reserve(keys.len());
         let clock = &Together::precisely(&self.clock);
+        // The strategy is found once for all: each gets a loop of its own.
+        match &self.table {
+            Table::Slots(word, table) => with_judge!(word, |judge| {
+                let (fetch, decide) =
+                    (|key| table.prefetch(key), |key| table.check(judge, key, clock, cost));
+                self.in_batches(keys, decisions, fetch, decide);
+            }),
+            Table::Locked(table) => {
+                let decide = |key| table.step(&self.strategy, key, clock.precise(), cost);
+                self.in_batches(keys, decisions, |_| {}, decide);
+            }
+        }
+        clock.now()
+    }
+
+    /// Decides keys in order, having asked for the memory of several at once.
+    #[inline(always)]
+    fn in_batches<K: Key>(
+        &self,
+        keys: &[K],
+        decisions: &mut Vec<Decision>,
+        fetch: impl Fn(Fingerprint),
+        decide: impl Fn(Fingerprint) -> Decision,
+    ) {
         for batch in keys.chunks(BATCH) {
             batch.iter().for_each(Key::prefetch);
             let mut hashes = [Fingerprint::new(0); BATCH];
             for (slot, key) in hashes.iter_mut().zip(batch) {
                 *slot = self.secret.hash(key);
-                if let Table::Slots(_, table) = &self.table {
-                    table.prefetch(*slot);
-                }
+                fetch(*slot);
             }
-            let decide = |&key| self.decide(key, clock, cost);
-            decisions.extend(hashes[..batch.len()].iter().map(decide));
+            decisions.extend(hashes[..batch.len()].iter().map(|&key| decide(key)));
         }
-        clock.now()
     }
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.

@@ -6,7 +6,8 @@
 //!   else 404. A request has at most 8 KiB and five seconds, and at most 16 are served at once.
 //!
 //! # Proven by
-//! `tests/load.rs` and `tests/logs.rs` of the command ask a live one; its bounds have no test.
+//! The tests below, with bounds that are none; `tests/load.rs` and `tests/logs.rs` of the command
+//! ask a live one.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,12 +29,19 @@ use tokio::sync::{Semaphore, watch};
 use super::Source;
 use super::text::{Form, written};
 
-/// The most bytes of a request's head.
-const REQUEST_MAX: usize = 8 << 10;
-/// How long a request may take to come.
-const REQUEST_TIME: Duration = Duration::from_secs(5);
-/// How many collectors may ask at once.
-const CONNECTIONS_MAX: usize = 16;
+/// What collectors may take.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// The most bytes of a request's head.
+    request_max: usize,
+    /// How long a request may take to come.
+    request_time: Duration,
+    /// How many may ask at once.
+    connections_max: usize,
+}
+
+const BOUNDS: Bounds =
+    Bounds { request_max: 8 << 10, request_time: Duration::from_secs(5), connections_max: 16 };
 
 /// Answers collectors until it is dropped.
 #[must_use = "dropping it ends it"]
@@ -59,7 +67,7 @@ impl MetricsDoor {
             runtime.block_on(async {
                 // The runtime is there, so the listener can be had.
                 if let Ok(listener) = TcpListener::from_std(listener) {
-                    serve(listener, sources.into(), stopped).await;
+                    serve(listener, sources.into(), BOUNDS, stopped).await;
                 }
             });
         };
@@ -87,9 +95,14 @@ impl Drop for MetricsDoor {
 
 type Sources = Arc<[Arc<dyn Source>]>;
 
-async fn serve(listener: TcpListener, sources: Sources, mut stopped: watch::Receiver<bool>) {
+async fn serve(
+    listener: TcpListener,
+    sources: Sources,
+    bounds: Bounds,
+    mut stopped: watch::Receiver<bool>,
+) {
     let accepting = async {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let places = Arc::new(Semaphore::new(bounds.connections_max));
         while let Ok(place) = Arc::clone(&places).acquire_owned().await {
             let Ok((stream, _)) = listener.accept().await else {
                 // Out of descriptors, most likely.
@@ -103,11 +116,11 @@ async fn serve(listener: TcpListener, sources: Sources, mut stopped: watch::Rece
                     async { Ok::<_, Infallible>(answered) }
                 });
                 let mut http = http1::Builder::new();
-                http.max_buf_size(REQUEST_MAX).keep_alive(false);
-                http.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME);
+                http.max_buf_size(bounds.request_max).keep_alive(false);
+                http.timer(TokioTimer::new()).header_read_timeout(bounds.request_time);
                 let served = http.serve_connection(TokioIo::new(stream), answer);
                 // Who does not take its answer is not waited for.
-                let _ = tokio::time::timeout(REQUEST_TIME * 2, served).await;
+                let _ = tokio::time::timeout(bounds.request_time * 2, served).await;
                 drop(place);
             });
         }
@@ -146,3 +159,80 @@ fn answer(request: &Request<Incoming>, sources: &Sources) -> Response<Full<Bytes
 }
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    /// A door with these bounds; time passes when nobody has anything to do.
+    async fn open(bounds: Bounds) -> (SocketAddr, watch::Sender<bool>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(serve(listener, Vec::new().into(), bounds, stopped));
+        (address, stop)
+    }
+
+    /// What is answered to these bytes, and after how long, if that is less than an hour.
+    async fn answered(address: SocketAddr, bytes: &[u8]) -> (String, Duration) {
+        let began = Instant::now();
+        let mut stream = TcpStream::connect(address).await.expect("the port is open");
+        stream.write_all(bytes).await.expect("sent");
+        let mut answer = Vec::new();
+        let hour = Duration::from_secs(3_600);
+        let _ = timeout(hour, stream.read_to_end(&mut answer)).await;
+        (String::from_utf8_lossy(&answer).into_owned(), began.elapsed())
+    }
+
+    async fn a_long_head_is_refused(bounds: Bounds) -> bool {
+        let (address, _stop) = open(bounds).await;
+        let long = |length: usize| {
+            format!("GET /metrics HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "x".repeat(length))
+        };
+        let (fits, _) = answered(address, long(7 << 10).as_bytes()).await;
+        let (refused, _) = answered(address, long(9 << 10).as_bytes()).await;
+        fits.starts_with("HTTP/1.1 200") && !refused.starts_with("HTTP/1.1 200")
+    }
+
+    async fn who_does_not_ask_is_disconnected(bounds: Bounds) -> bool {
+        let (address, _stop) = open(bounds).await;
+        for part in ["", "GET /metrics HT", "GET /metrics HTTP/1.1\r\nhost: a\r\n"] {
+            let (_, after) = answered(address, part.as_bytes()).await;
+            if after > BOUNDS.request_time + Duration::from_secs(1) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether one more than may be served waits for the others to be gone.
+    async fn one_too_many_waits(bounds: Bounds) -> bool {
+        let (address, _stop) = open(bounds).await;
+        let mut silent = Vec::new();
+        for _ in 0..16 {
+            silent.push(TcpStream::connect(address).await.expect("the port is open"));
+        }
+        let ask = b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
+        let (answer, after) = answered(address, ask).await;
+        answer.starts_with("HTTP/1.1 200") && after >= bounds.request_time
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn collectors_are_bounded() {
+        assert!(a_long_head_is_refused(BOUNDS).await);
+        assert!(who_does_not_ask_is_disconnected(BOUNDS).await);
+        assert!(one_too_many_waits(BOUNDS).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bounds_that_are_none_are_caught() {
+        assert!(!a_long_head_is_refused(Bounds { request_max: 1 << 20, ..BOUNDS }).await);
+        let hour = Duration::from_secs(3_600);
+        assert!(!who_does_not_ask_is_disconnected(Bounds { request_time: hour, ..BOUNDS }).await);
+        assert!(!one_too_many_waits(Bounds { connections_max: 17, ..BOUNDS }).await);
+    }
+}
