@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use admittance::two_tier::{Batch, Leasing, TwoTier};
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decided, FailMode, Group, GuardSettings,
-    Guarded, Many, Op, SharedLimiter, Source, Span, Store, StoreError, Window,
+    Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decided, EXACT_MAX, FailMode, Group,
+    GuardSettings, Guarded, Many, Op, SharedLimiter, Source, Span, Store, StoreError, Window,
 };
 use admittance_client::FleetStore;
 use admittance_proto::v1;
@@ -161,22 +161,43 @@ impl Inner {
 
     /// Learns the policy's limit, and begins to borrow.
     async fn borrowing(&self, key: &str) -> Result<Arc<Holder>, Failure> {
-        // A look: it charges nothing, and is nobody's decision in what operators count.
-        let (policy, key) = (self.policy.clone(), self.key(key).to_owned());
-        let asked = v1::PeekRequest { policy, key };
+        let decision = match self.looked(key).await {
+            // As the public contract has it: there is no look at a policy that lends.
+            Err(failure) if failure.status.code() == Code::Unimplemented => self.denied(key).await,
+            looked => looked,
+        };
+        let limit = decision?.and_then(|decision| u64::try_from(decision.limit).ok());
+        let limit = limit.ok_or_else(|| Status::internal("the service did not say the limit"))?;
+        // Another may have been made meanwhile, also one that is closed by now.
+        let channel = self.dialer.channel()?;
+        let holder = self.holder.get(|| self.hold(channel, limit).map(Arc::new));
+        holder.map_err(|error| self.dialer.failed(error))
+    }
+
+    /// A look: it charges nothing, and is nobody's decision in what operators count.
+    async fn looked(&self, key: &str) -> Result<Option<v1::Decision>, Failure> {
+        let asked = v1::PeekRequest { policy: self.policy.clone(), key: self.key(key).to_owned() };
         let ask = |channel, left| {
             let mut request = Request::new(asked.clone());
             request.set_timeout(left);
             request.metadata_mut().insert("admittance-look", MetadataValue::from_static("store"));
             async move { RateLimiterClient::new(channel).peek(request).await }
         };
-        let answer = self.dialer.call(Twice::Same, self.options, ask).await?;
-        let limit = answer.decision.and_then(|decision| u64::try_from(decision.limit).ok());
-        let limit = limit.ok_or_else(|| Status::internal("the service did not say the limit"))?;
-        // Another may have been made meanwhile, also one that is closed by now.
-        let channel = self.dialer.channel()?;
-        let holder = self.holder.get(|| self.hold(channel, limit).map(Arc::new));
-        holder.map_err(|error| self.dialer.failed(error))
+        Ok(self.dialer.call(Twice::Same, self.options, ask).await?.decision)
+    }
+
+    /// More than any limit: it is denied, charges nothing, and its answer has the limit. Operators
+    /// see a denial.
+    async fn denied(&self, key: &str) -> Result<Option<v1::Decision>, Failure> {
+        let cost = i64::try_from(EXACT_MAX).unwrap_or(i64::MAX);
+        let (policy, key) = (self.policy.clone(), self.key(key).to_owned());
+        let asked = v1::CheckRequest { policy, key, cost };
+        let ask = |channel, left| {
+            let mut request = Request::new(asked.clone());
+            request.set_timeout(left);
+            async move { RateLimiterClient::new(channel).check(request).await }
+        };
+        Ok(self.dialer.call(Twice::Same, self.options, ask).await?.decision)
     }
 
     fn hold(&self, channel: Channel, limit: u64) -> Result<Holder, Status> {

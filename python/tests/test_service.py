@@ -221,7 +221,8 @@ def borrowing_is_all_that_is_counted(borrow: Callable[[str, str], Decision], key
         # To lend is no decision of the service's either.
         assert service.metric("admittance_decisions_total") == 0, "a decision"
         with ServiceBackend(service.target, timeout=10) as limits:
-            assert limits.peek("global", key).remaining == 15, "more than was borrowed"
+            assert limits.check("global", key, 15).allowed, "more than was borrowed"
+            assert not limits.check("global", key).allowed
 
 
 def test_a_limit_is_learned_without_a_decision(key: str) -> None:
@@ -257,7 +258,9 @@ def test_a_limit_that_a_reload_changed_is_learned_again(fail: str, key: str) -> 
         assert limit.check(key).limit == 20
         service.reload({"global": FLEET["global"] | {"limit": 30}})
         with ServiceBackend(service.target, timeout=10) as limits:
-            until(lambda: limits.peek("global", key).limit == 30, "the reload")
+            # It is denied whatever the limit is, and tells it.
+            never = 2**53 - 1
+            until(lambda: limits.check("global", key, never).limit == 30, "the reload")
         for turn in range(3):
             decision = limit.check(f"{key}-{turn}")
             assert decision.allowed and decision.limit == 30

@@ -164,9 +164,9 @@ impl Peer {
     }
 }
 
-/// Since when a connection has had something to read. The task of a request begins, and with it the
-/// layer, only after the task of its connection has read it: on one busy worker that can be several
-/// requests later.
+/// Since when a connection has had something to read. A request begins, and with it the layer, only
+/// after the task of its connection has read it: on one busy worker that can be several requests
+/// later.
 #[derive(Debug)]
 pub(crate) struct Ready {
     shedder: Option<Shedder>,

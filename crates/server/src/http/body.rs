@@ -46,8 +46,8 @@ where
             continue;
         }
         if all.is_empty() {
-            let to_come = usize::try_from(body.size_hint().lower()).unwrap_or(0);
-            all.reserve(only.len() + data.len() + to_come.min(MESSAGE_MAX));
+            // No more than has come: what is only announced is not charged for.
+            all.reserve(2 * (only.len() + data.len()));
             all.extend_from_slice(&std::mem::take(&mut only));
         }
         all.extend_from_slice(&data);

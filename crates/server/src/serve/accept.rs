@@ -27,7 +27,7 @@ use super::aside::Aside;
 use super::dispatch::Dispatch;
 use super::places::{Place, Places};
 use super::room::{Held, Room};
-use super::turns::Begun;
+use super::turns::{Begin, Begun};
 use super::{CALL_MAX, STREAMS_MAX};
 use crate::connection::{Connection, Stream};
 use crate::load::Peer;
@@ -105,7 +105,7 @@ async fn connected(stream: TcpStream, peer: Peer, place: Place, served: Served) 
     let answering =
         service_fn(move |request: http::Request<Incoming>| dispatch.answer(request, &holding));
     let begun = Begun::default();
-    let http = http(begun.clone());
+    let http = http(begun.begin());
     let conversation = http.serve_connection(TokioIo::new(connection), answering);
     let mut conversation = std::pin::pin!(conversation);
     let aside = Aside::new(async {
@@ -152,8 +152,8 @@ async fn stalled(held: &Held) {
 }
 
 /// Both versions of HTTP, with the bounds on what a client may hold.
-fn http(begun: Begun) -> Builder<Begun> {
-    let mut http = Builder::new(begun);
+fn http(begin: Begin) -> Builder<Begin> {
+    let mut http = Builder::new(begin);
     http.http1()
         .timer(TokioTimer::new())
         .header_read_timeout(CALL_MAX)

@@ -67,11 +67,12 @@ impl<F: Future> Future for Aside<F> {
         if !is_known {
             *this.task = Some(context.waker().clone());
             *this.bell.task() = Some(context.waker().clone());
-        } else if !this.bell.has_rung.load(Ordering::Acquire) {
+        }
+        // Before it is polled: it may ring meanwhile. What was done before a ring is seen after it.
+        let has_rung = this.bell.has_rung.swap(false, Ordering::AcqRel);
+        if is_known && !has_rung {
             return Poll::Pending;
         }
-        // Before it is polled: it may ring meanwhile.
-        this.bell.has_rung.store(false, Ordering::Relaxed);
         this.future.poll(&mut Context::from_waker(this.waker))
     }
 }

@@ -109,22 +109,24 @@ impl Dispatch {
         let unusual = is_grpc.then(|| Unusual::of(request.uri().path())).flatten();
         let is_head = request.method() == Method::HEAD;
         let dispatch = Arc::clone(self);
-        match entered(request, unusual, held) {
-            Ok((call, request)) => {
-                let span = seen.span(&request, &self.seen.parents).unwrap_or_else(Span::none);
-                let timed = span.in_scope(|| self.begin(request, is_grpc)).instrument(span);
-                Answering { timed, call: Some(call), dispatch, seen, unusual, is_grpc, is_head }
-            }
+        let (call, stage, is_refused) = match entered(request, unusual, held) {
+            Ok((call, request)) => (call, Stage::Waits { request: Some(request) }, false),
             Err(none) => {
                 let timed = refused(no_room(none, is_grpc)).instrument(Span::none());
-                let (call, unusual) = (Some(held.refused()), None);
-                Answering { timed, call, dispatch, seen, unusual, is_grpc, is_head }
+                (held.refused(), Stage::Runs { timed }, true)
             }
-        }
+        };
+        let call = Some(call);
+        Answering { stage, call, dispatch, seen, unusual, is_grpc, is_head, is_refused }
     }
 
     /// Has a door begin to answer.
-    fn begin(&self, request: Request<Arriving>, is_grpc: bool) -> Timed {
+    fn begin(&self, request: Request<Arriving>, seen: Call, is_grpc: bool) -> Instrumented<Timed> {
+        let span = seen.span(&request, &self.seen.parents).unwrap_or_else(Span::none);
+        span.in_scope(|| self.door(request, is_grpc)).instrument(span)
+    }
+
+    fn door(&self, request: Request<Arriving>, is_grpc: bool) -> Timed {
         match is_grpc {
             true if request.version() != Version::HTTP_2 => refused(crate::http::needs_http2()),
             true => timeout(allowed(request.headers()), self.grpc.clone().call(request)),
@@ -146,13 +148,24 @@ pin_project! {
     /// twice, and is moved with all that before it begins.
     pub(super) struct Answering {
         #[pin]
-        timed: Instrumented<Timed>,
+        stage: Stage,
         call: Option<Arc<Charged>>,
         dispatch: Arc<Dispatch>,
         seen: Call,
         unusual: Option<Unusual>,
         is_grpc: bool,
         is_head: bool,
+        is_refused: bool,
+    }
+}
+
+pin_project! {
+    /// A door is asked in the request's own first turn: its wait until then counts as one, and what
+    /// panics there ends that request.
+    #[project = Staged]
+    enum Stage {
+        Waits { request: Option<Request<Arriving>> },
+        Runs { #[pin] timed: Instrumented<Timed> },
     }
 }
 
@@ -162,20 +175,31 @@ impl Future for Answering {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let is_grpc = *this.is_grpc;
-        let response = match ready!(this.timed.as_mut().poll(context)) {
+        if let Staged::Waits { request } = this.stage.as_mut().project() {
+            let request = request.take().expect("it begins once");
+            let timed = this.dispatch.begin(request, *this.seen, is_grpc);
+            this.stage.set(Stage::Runs { timed });
+        }
+        let Staged::Runs { mut timed } = this.stage.project() else {
+            unreachable!("it has just begun");
+        };
+        let response = match ready!(timed.as_mut().poll(context)) {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
             Err(_) if is_grpc => Status::deadline_exceeded("the call took too long").into_http(),
             Err(_) => crate::http::too_late(),
         };
-        let span = this.timed.span();
+        let span = timed.span();
         if !span.is_none() {
             this.seen.record(span, &response);
         }
         this.seen.count(&this.dispatch.seen.counts, &response);
         let response = if *this.is_head { head_of(response) } else { response };
         let call = this.call.take().expect("a future is not polled after it is done");
-        Poll::Ready(Ok(sent(response, call, *this.unusual, is_grpc)))
+        Poll::Ready(Ok(match *this.is_refused {
+            true => response.map(|body| Answer::new(body, call)),
+            false => sent(response, call, *this.unusual, is_grpc),
+        }))
     }
 }
 
