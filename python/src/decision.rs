@@ -137,23 +137,16 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     pub(crate) fn of<D: Into<Decision> + Copy>(decided: &[D]) -> Self {
-        let column = || vec![[0; 8]; decided.len()].into_boxed_slice();
-        let mut allowed = vec![0; decided.len()].into_boxed_slice();
-        let mut numbers = [column(), column(), column(), column()];
-        let [limits, remaining, resets, waits] = &mut numbers;
-        // Zipped, so that nothing is asked about lengths row by row.
-        let left = allowed.iter_mut().zip(limits.iter_mut()).zip(remaining.iter_mut());
-        let right = resets.iter_mut().zip(waits.iter_mut());
-        let rows = left.zip(right).zip(decided);
-        for ((((allowed, limit), remaining), (reset, wait)), &one) in rows {
-            let one: Decision = one.into();
-            *allowed = u8::from(one.allowed);
-            *limit = one.limit.to_ne_bytes();
-            *remaining = one.remaining.to_ne_bytes();
-            *reset = one.reset_at.to_ne_bytes();
-            *wait = one.retry_after_ms.to_ne_bytes();
+        // Column by column: each loop computes what its column needs, and writes it once.
+        Self {
+            allowed: decided.iter().map(|&one| u8::from(one.into().allowed)).collect(),
+            numbers: [
+                column(decided, |one| one.limit),
+                column(decided, |one| one.remaining),
+                column(decided, |one| one.reset_at),
+                column(decided, |one| one.retry_after_ms),
+            ],
         }
-        Self { allowed, numbers }
     }
 
     fn numbers<'py>(&self, py: Python<'py>, column: usize) -> PyResult<Bound<'py, PyAny>> {
@@ -163,6 +156,14 @@ impl Decisions {
     fn number(&self, column: usize, place: usize) -> i64 {
         i64::from_ne_bytes(self.numbers[column][place])
     }
+}
+
+#[inline]
+fn column<D: Into<Decision> + Copy>(
+    decided: &[D],
+    number: impl Fn(Decision) -> i64,
+) -> Box<[[u8; 8]]> {
+    decided.iter().map(|&one| number(one.into()).to_ne_bytes()).collect()
 }
 
 #[pymethods]
