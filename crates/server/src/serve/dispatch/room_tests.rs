@@ -1,15 +1,22 @@
-//! What a request is told that there is no room for: when it comes, or while its body does.
+//! What a request is told that there is no room for: when it comes, or while its body does. And
+//! that calls whose connection ends hold none.
+
+use std::sync::Mutex;
 
 use admittance::ManualClock;
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::{http1, http2};
+use hyper::rt::Executor;
+use hyper::rt::bounds::Http2ServerConnExec;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
 
 use super::super::room::Room;
+use super::super::turns::Begun;
 use super::*;
 use crate::config::{Config, Fail, Shedding};
 use crate::load::Peer;
@@ -134,4 +141,79 @@ async fn other_answers_are_not_taken_for_it() {
     let mut untimed = crate::http::no_room(&NoRoom.to_string());
     untimed.headers_mut().remove(RETRY_AFTER);
     assert!(!Reply::of(untimed).await.is_no_room());
+}
+
+/// Calls whose requests do not end, and one that has the transport end the connection at once.
+fn calls_and_an_end() -> Vec<u8> {
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let mut frame = |kind: u8, flags: u8, stream: u32, body: &[u8]| {
+        let length = u32::try_from(body.len()).expect("short").to_be_bytes();
+        bytes.extend_from_slice(&length[1..]);
+        bytes.extend_from_slice(&[kind, flags]);
+        bytes.extend_from_slice(&stream.to_be_bytes());
+        bytes.extend_from_slice(body);
+    };
+    let (settings, headers, end_of_headers) = (4, 1, 4);
+    frame(settings, 0, 0, b"");
+    for call in 0..100 {
+        // POST, http, and two fields that are written out: a path and an authority.
+        frame(headers, end_of_headers, 1 + 2 * call, b"\x83\x86\x04\x09/v1/check\x01\x01h");
+    }
+    // CONNECT to an authority, with a content-length of 5: nothing can follow that.
+    frame(headers, end_of_headers, 201, b"\x02\x07CONNECT\x01\x01h\x0f\x0d\x015");
+    bytes
+}
+
+type Conversation = Pin<Box<dyn Future<Output = ()>>>;
+
+/// How many calls of a connection still hold something when it has ended as they began.
+async fn left_over<E>(
+    begin: E,
+    mut advance: impl FnMut(Pin<&mut Conversation>, &mut Context<'_>) -> Poll<()>,
+) -> usize
+where
+    E: Http2ServerConnExec<Answering, Answer> + Clone + 'static,
+{
+    let (ours, mut theirs) = tokio::io::duplex(64 << 10);
+    theirs.write_all(&calls_and_an_end()).await.expect("there is room");
+    let peer = Peer::new(([127, 0, 0, 1], 1).into(), None);
+    let held = Held::new(peer, &Arc::new(Room::default()), None);
+    let (dispatch, holding) = (Arc::new(dispatch()), Arc::clone(&held));
+    let answering = service_fn(move |request| dispatch.answer(request, &holding));
+    let http = hyper::server::conn::http2::Builder::new(begin);
+    let conversation = http.serve_connection(TokioIo::new(ours), answering);
+    let mut conversation: Conversation = Box::pin(async move {
+        let _ = conversation.await;
+    });
+    std::future::poll_fn(|context| advance(Pin::new(&mut conversation), context)).await;
+    drop((conversation, advance));
+    // What has begun ends by itself: its peer is gone.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    Arc::strong_count(&held) - 1
+}
+
+/// Keeps calls, and is kept by them.
+#[derive(Clone, Default)]
+struct Keeps(Arc<Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Keeps {
+    fn execute(&self, call: F) {
+        self.0.lock().expect("no panic").push(Box::pin(call));
+    }
+}
+
+#[tokio::test]
+async fn calls_that_begin_as_their_connection_ends_hold_nothing() {
+    let begun = Begun::default();
+    let begin = begun.begin();
+    assert_eq!(left_over(begin, move |it, context| begun.poll(it, context)).await, 0);
+    let kept = Keeps::default();
+    let keeps = kept.clone();
+    let left = left_over(keeps, move |it, context| {
+        let _ = &kept;
+        it.poll(context)
+    });
+    assert_eq!(left.await, 100, "what keeps them is told apart");
 }
