@@ -194,9 +194,11 @@ where
     Arc::strong_count(&held) - 1
 }
 
+type Begins = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Keeps calls, and is kept by them.
 #[derive(Clone, Default)]
-struct Keeps(Arc<Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>>);
+struct Keeps(Arc<Mutex<Vec<Begins>>>);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Keeps {
     fn execute(&self, call: F) {
