@@ -4,7 +4,8 @@
 //! For any strategy that can be built, any order of checks, looks, forecasts and resets of a few
 //! keys, and any times, also backwards:
 //! - no interval admits more than its bound, by a model that is written here from the words of the
-//!   guarantee and shares nothing with core;
+//!   guarantee and shares nothing with core; a key that had become idle before the clock stepped
+//!   back may have been forgotten by then, and begins anew;
 //! - what remains is at most the limit, and what is denied costs more than remains or never fits;
 //! - every answer is that of the pure step, until the clock steps back while there are several
 //!   keys: which of them the table has forgotten as idle by then, and so judges no earlier than
@@ -69,6 +70,7 @@ pub fn checked<L: Limits>(bytes: &[u8], make: impl Fn(Builtin, ManualClock) -> L
     let limiter = make(strategy, clock.clone());
     let mut keys: [Key; KEYS] = std::array::from_fn(|_| Key::default());
     let (is_alone, mut has_stepped_back) = (input.flag(), false);
+    let mut latest = instant(START_US);
     while let Some(op) = input.more() {
         let name = if is_alone { 0 } else { op >> 5 & 3 };
         let is_exact = is_alone || !has_stepped_back;
@@ -82,6 +84,9 @@ pub fn checked<L: Limits>(bytes: &[u8], make: impl Fn(Builtin, ManualClock) -> L
                 key.state = step.state;
                 sane(&said, cost);
                 if said.is_admit() {
+                    if !is_exact && key.admitted.is_idle(&bound, latest) {
+                        key.admitted.forget_if_full(&bound, now, cost);
+                    }
                     key.admitted.add(&bound, now, cost);
                 }
                 if is_exact {
@@ -112,6 +117,7 @@ pub fn checked<L: Limits>(bytes: &[u8], make: impl Fn(Builtin, ManualClock) -> L
             _ => clock.set(instant(input.number(u64::MAX))),
         }
         has_stepped_back |= admittance::Clock::now(&clock) < now;
+        latest = latest.max(admittance::Clock::now(&clock));
     }
 }
 
@@ -156,30 +162,55 @@ enum Bound {
 }
 
 impl Admitted {
+    /// Counts what was admitted.
     fn add(&mut self, bound: &Bound, now: Micros, cost: Cost) {
+        assert!(self.fits(bound, now, cost), "an interval admits more than its bound");
         let now = now.epoch_us().max(self.latest);
-        let passed = now - self.latest;
+        if let Bound::Rate { unit, .. } = *bound {
+            self.level = self.level_at(bound, now) + unit * u128::from(cost.units());
+        } else {
+            self.past.push((now, cost.units()));
+        }
         self.latest = now;
-        let most = match *bound {
-            Bound::Rate { drain, unit, room } => {
-                let left = self.level.saturating_sub(drain.saturating_mul(passed.into()));
-                self.level = left + unit * u128::from(cost.units());
-                assert!(self.level <= room, "an interval admits more than its bound");
-                return;
-            }
-            Bound::Window { window, limit } => {
-                self.past.retain(|(at, _)| at / window == now / window);
-                limit
-            }
-            Bound::Log { window, limit } => {
-                self.past.retain(|(at, _)| now - at < window);
-                limit
-            }
-            Bound::Other => return,
+    }
+
+    /// Whether so much more is within the bound.
+    fn fits(&self, bound: &Bound, now: Micros, cost: Cost) -> bool {
+        let (now, units) = (now.epoch_us().max(self.latest), u128::from(cost.units()));
+        let (unit, room) = match *bound {
+            Bound::Rate { unit, room, .. } => (unit, room),
+            Bound::Window { limit, .. } | Bound::Log { limit, .. } => (1, u128::from(limit)),
+            Bound::Other => return true,
         };
-        self.past.push((now, cost.units()));
-        let sum: u64 = self.past.iter().map(|(_, units)| units).sum();
-        assert!(sum <= most, "an interval admits more than its bound");
+        self.level_at(bound, now) + unit * units <= room
+    }
+
+    /// Whether nothing of it would count at an instant: the table may forget such a key then.
+    fn is_idle(&self, bound: &Bound, at: Micros) -> bool {
+        self.level_at(bound, at.epoch_us().max(self.latest)) == 0
+    }
+
+    /// Begins anew where only a forgotten key can have admitted.
+    fn forget_if_full(&mut self, bound: &Bound, now: Micros, cost: Cost) {
+        if !self.fits(bound, now, cost) {
+            *self = Self::default();
+        }
+    }
+
+    /// How full the bound is at an instant that is none before the latest.
+    fn level_at(&self, bound: &Bound, now: u64) -> u128 {
+        let counted = |is_counted: &dyn Fn(u64) -> bool| {
+            let past = self.past.iter().filter(|(at, _)| is_counted(*at));
+            past.map(|(_, units)| u128::from(*units)).sum()
+        };
+        match *bound {
+            Bound::Rate { drain, .. } => {
+                self.level.saturating_sub(drain.saturating_mul((now - self.latest).into()))
+            }
+            Bound::Window { window, .. } => counted(&|at| at / window == now / window),
+            Bound::Log { window, .. } => counted(&|at| now - at < window),
+            Bound::Other => 0,
+        }
     }
 }
 
