@@ -32,10 +32,36 @@ def problems(path: str):
             yield f"{path}:{number}: unsafe code belongs in crates/engine/src/slots/native.rs"
 
 
+# Test programs beside `tests/it`, which are linked one by one, each with the reason why.
+ALONE = {
+    "crates/engine/tests/allocation.rs": "its allocator counts",
+    "crates/engine/tests/sketch_memory.rs": "its allocator counts",
+    "crates/engine/tests/fork.rs": "it forks",
+    "crates/proto/tests/contract.rs": "the only one of its crate",
+    "fuzz/tests/smoke.rs": "it checks its own peak memory",
+}
+
+
+def unreachable(paths: list[str]):
+    """A file of tests that no program includes would never run."""
+    for path in paths:
+        if re.search(r"(^|/)tests/[^/]+\.rs$", path) and "/src/" not in path and path not in ALONE:
+            yield f"{path}: make it a module of tests/it, or say in tests/tidy.py why it is alone"
+        elif "/tests/it/" in path and not path.endswith("/tests/it/main.rs"):
+            file = pathlib.Path(path)
+            is_top = file.parent.name == "it" and file.parent.parent.name == "tests"
+            parent = file.parent / "main.rs" if is_top else file.parent.with_suffix(".rs")
+            text = parent.read_text("utf-8") if parent.exists() else ""
+            if not re.search(rf"^\s*(pub(\(\w+\))? )?mod {file.stem};$", text, re.MULTILINE):
+                yield f"{path}: {parent} does not include it, so its tests never run"
+
+
 def main() -> int:
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.rs"]
     paths = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split()
+    paths = [path for path in paths if pathlib.Path(path).exists()]
     found = [problem for path in paths for problem in problems(path)]
+    found += unreachable(paths)
     print("\n".join(found) if found else f"{len(paths)} files are tidy")
     return 1 if found else 0
 

@@ -8,7 +8,7 @@
 //! Each module says what holds for any bytes.
 //!
 //! # Proven by
-//! `tests/smoke.rs` runs the targets, `tests/mutants.rs` runs them over implementations that are
+//! `tests/smoke.rs` runs the targets, `tests/it/mutants.rs` runs them over implementations that are
 //! nearly right, each of which must be noticed.
 //!
 //! # Example

@@ -23,7 +23,7 @@
 //! it takes or gives back is what is gone or there afterwards.
 //!
 //! # Proven by
-//! `tests/budget.rs`, with the mutants.
+//! `tests/it/budget.rs`, with the mutants.
 
 mod cases;
 mod world;

@@ -12,7 +12,7 @@
 //! step. If whole batches make up the limit the bound is reached.
 //!
 //! # Proven by
-//! `tests/carry_over.rs`, with four mutants. Nodes are told apart, and without low water a node
+//! `tests/it/carry_over.rs`, with four mutants. Nodes are told apart, and without low water a node
 //! leases only when it has nothing: that reading gives the known 31, 441, 112 and 1,464 states.
 
 use stateright::{Model, Property};

@@ -26,8 +26,8 @@
 //! the limit; and in flight reaches it.
 //!
 //! # Proven by
-//! `tests/handoff.rs`: the known count, and mutants that drop either term of the reserve or tear a
-//! report.
+//! `tests/it/handoff.rs`: the known count, and mutants that drop either term of the reserve or tear
+//! a report.
 
 use stateright::{Model, Property};
 

@@ -20,7 +20,9 @@
 //! be visited once for each past. The model notes it when a step does it, and the property looks at
 //! the note.
 
+mod events;
 pub mod fleet;
+mod setting;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

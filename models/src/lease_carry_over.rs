@@ -6,7 +6,7 @@
 //! batch when it goes away while it waits: then that is what stands for low water, if it is more.)
 //!
 //! # Proven by
-//! `tests/lease_carry_over.rs`, with a mutant. [`carry_over`](crate::carry_over) has the same
+//! `tests/it/lease_carry_over.rs`, with a mutant. [`carry_over`](crate::carry_over) has the same
 //! protocol in the abstract.
 
 use admittance_core::lease::Rules;

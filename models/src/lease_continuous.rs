@@ -6,7 +6,7 @@
 //! counts at the store's instant, what was spent of a lease at the instant of the decision.
 //!
 //! # Proven by
-//! `tests/lease_continuous.rs`, with the mutants.
+//! `tests/it/lease_continuous.rs`, with the mutants.
 
 use admittance_core::lease::Rules;
 use admittance_core::{Gcra, Span, Tat};

@@ -6,7 +6,7 @@
 //! window that paid, if the node's clock is at most 1000 ppm slow. Wall clocks are minutes wrong.
 //!
 //! # Proven by
-//! `tests/lease_windowed.rs`, with the mutants.
+//! `tests/it/lease_windowed.rs`, with the mutants.
 
 use admittance_core::lease::Rules;
 use admittance_core::{Span, Window};

@@ -18,7 +18,7 @@
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
 //! # Proven by
-//! `tests/*.rs`, with the mutants. `cargo run --release -p admittance-models -- NAME` prints the
+//! `tests/it/*.rs`, with the mutants. `cargo run --release -p admittance-models -- NAME` prints the
 //! states and the bounds; `list` prints the names.
 //!
 //! # Example

@@ -6,8 +6,8 @@
 //! hold. States are told apart by 64 bits of their hash.
 //!
 //! # Proven by
-//! `tests/carry_over.rs`: state counts known beforehand, and a model in which too little happens;
-//! the test below: a walk that is too long.
+//! `tests/it/carry_over.rs`: state counts known beforehand, and a model in which too little
+//! happens; the test below: a walk that is too long.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug, Display, Formatter};

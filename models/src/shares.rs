@@ -30,7 +30,7 @@
 //!   uses all that it had, so that three nodes with a limit of 4 have 4 + 3 + 2 in flight.
 //!
 //! # Proven by
-//! `tests/shares.rs`, with the mutants; `tests/shares_walks.rs` over long random walks.
+//! `tests/it/shares.rs`, with the mutants; `tests/it/shares_walks.rs` over long random walks.
 
 mod cases;
 mod events;

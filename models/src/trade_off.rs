@@ -15,8 +15,9 @@
 //! U ≤ (N − 1)·(batch − 1), and so have the [`Shipped`] machines while messages take no time.
 //!
 //! # Proven by
-//! `tests/trade_off.rs`: every row of decisions and every budget against every demand, for 2, 3 and
-//! 4 nodes; protocols that look at the demand of others, and bounds that claim more, are refuted.
+//! `tests/it/trade_off.rs`: every row of decisions and every budget against every demand, for 2, 3
+//! and 4 nodes; protocols that look at the demand of others, and bounds that claim more, are
+//! refuted.
 
 mod coupled;
 mod shipped;

@@ -56,8 +56,10 @@ def test_who_waits_for_a_service_lets_other_threads_go_on() -> None:
 
 
 WAITS = """
-import sys
+import signal, sys
 from admittance import ServiceBackend
+# A shell starts what runs in the background with the signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 print("waits", flush=True)
 try:
     ServiceBackend(sys.argv[1], timeout=600).check("api", "ann")

@@ -24,7 +24,7 @@
 //! that takes longer than the longest hold, from its request's look at the clock to its end.
 //!
 //! # Proven by
-//! `tests/concurrency.rs`: many seeds, and a mutant for each check. By hand:
+//! `tests/it/concurrency.rs`: many seeds, and a mutant for each check. By hand:
 //! `cargo run --release -p admittance-sim -- concurrency --nodes 100 --seed 1`.
 //!
 //! # Example

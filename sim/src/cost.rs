@@ -29,7 +29,7 @@
 //! once more.
 //!
 //! # Proven by
-//! `tests/cost.rs`: many seeds, and a mutant for each check. By hand:
+//! `tests/it/cost.rs`: many seeds, and a mutant for each check. By hand:
 //! `cargo run --release -p admittance-sim -- cost --seed 1`.
 //!
 //! # Example

@@ -15,7 +15,7 @@
 //! time is below twice that of one request at a time; from 4 to 300 servers.
 //!
 //! # Proven by
-//! `tests/knee.rs`. By hand: `cargo run --release -p admittance-sim -- knee --seed 1`.
+//! `tests/it/knee.rs`. By hand: `cargo run --release -p admittance-sim -- knee --seed 1`.
 
 #![allow(clippy::float_arithmetic, reason = "estimates and measurements; no decision is made here")]
 

@@ -26,7 +26,7 @@
 //! clocks are as wrong as the setup says; the machines never see them.
 //!
 //! # Proven by
-//! `tests/lease.rs`: many seeds, and a mutant for each check. By hand:
+//! `tests/it/lease.rs`: many seeds, and a mutant for each check. By hand:
 //! `cargo run --release -p admittance-sim -- lease --nodes 512 --seed 1`.
 //!
 //! # Example

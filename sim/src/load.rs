@@ -15,7 +15,7 @@
 //! [`changing`]: see [`Bound`] and each [`Scene`], which say what is held against a run.
 //!
 //! # Proven by
-//! `tests/load.rs`: seeds, and for each bound a law that breaks it; the law of the standard
+//! `tests/it/load.rs`: seeds, and for each bound a law that breaks it; the law of the standard
 //! deviation is the first of them. By hand:
 //! `cargo run --release -p admittance-sim -- load --seed 1`.
 

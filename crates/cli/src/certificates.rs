@@ -6,7 +6,7 @@
 //! - What cannot be used is told, and the old certificates stay.
 //!
 //! # Proven by
-//! `tests/secure.rs`.
+//! `tests/it/secure.rs`.
 
 use std::path::Path;
 

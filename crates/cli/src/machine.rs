@@ -9,7 +9,7 @@
 //!   trace.
 //!
 //! # Proven by
-//! The tests of `plan.rs`, `tests/plan.rs`, and `tests/plan_witness.rs` beside real services.
+//! The tests of `plan.rs`, `tests/it/plan.rs`, and `tests/it/plan_witness.rs` beside real services.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

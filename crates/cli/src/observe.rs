@@ -9,7 +9,7 @@
 //! - What is in the queue at the end is sent, for as long as the end may take.
 //!
 //! # Proven by
-//! `tests/traces.rs`, `tests/logs.rs`.
+//! `tests/it/traces.rs`, `tests/it/logs.rs`.
 
 use std::fmt;
 use std::io;

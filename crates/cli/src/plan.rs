@@ -10,8 +10,8 @@
 //! - Memory grows with the number of keys, not with the length of the trace.
 //!
 //! # Proven by
-//! The tests below, each with mutants; `tests/plan.rs`, which compares with what `replay` says of
-//! both; `tests/plan_witness.rs`, which compares with what two services answer.
+//! The tests below, each with mutants; `tests/it/plan.rs`, which compares with what `replay` says
+//! of both; `tests/it/plan_witness.rs`, which compares with what two services answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, BufWriter, Write};

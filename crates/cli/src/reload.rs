@@ -7,7 +7,7 @@
 //! - What cannot be read or served is told in full, and the policies that answer stay.
 //!
 //! # Proven by
-//! The tests below; `tests/reload.rs`.
+//! The tests below; `tests/it/reload.rs`.
 
 use std::fs::{File, Metadata};
 use std::io::Read;

@@ -6,7 +6,7 @@
 //! back. Memory grows with the number of keys, not with the length of the trace.
 //!
 //! # Proven by
-//! The tests below, each with a mutant that fails it, and `tests/replay.rs`.
+//! The tests below, each with a mutant that fails it, and `tests/it/replay.rs`.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -5,7 +5,7 @@
 //! No secret is ever printed, neither in an error nor in the greeting.
 //!
 //! # Proven by
-//! `tests/secure.rs`.
+//! `tests/it/secure.rs`.
 
 use std::fmt;
 use std::net::IpAddr;

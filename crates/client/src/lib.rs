@@ -15,7 +15,7 @@
 //! nothing can be given back.
 //!
 //! # Proven by
-//! `tests/fleet.rs` of `admittance-server`, against a live door.
+//! `tests/it/fleet.rs` of `admittance-server`, against a live door.
 //!
 //! # Example
 //! ```no_run

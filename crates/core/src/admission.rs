@@ -13,7 +13,7 @@
 //! - The answer is a function of what the axes said and of nothing else.
 //!
 //! # Proven by
-//! `tests/admission.rs`.
+//! `tests/it/admission.rs`.
 
 use crate::budget::{self, LeaseKey, Line, Together};
 use crate::several::{self, Ask, Several};

@@ -32,8 +32,8 @@
 //! - A clock that steps back opens no window and ends no lease early.
 //!
 //! # Proven by
-//! `tests/budget.rs`: random timelines against a ledger of every single unit, with broken accounts
-//! that it must catch.
+//! `tests/it/budget.rs`: random timelines against a ledger of every single unit, with broken
+//! accounts that it must catch.
 //!
 //! # Example
 //! ```

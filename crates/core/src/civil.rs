@@ -4,7 +4,7 @@
 //! remembers. Calendar days are UTC days moved by a fixed offset; there is no daylight saving.
 //!
 //! # Proven by
-//! `tests/oracle.rs::the_calendar_agrees_with_an_independent_one` walks every day up to the
+//! `tests/it/oracle.rs::the_calendar_agrees_with_an_independent_one` walks every day up to the
 //! horizon by counting, leap years included.
 
 use crate::invalid::within;

@@ -6,7 +6,7 @@
 //! evaluate several limits in any order and in any grouping.
 //!
 //! # Proven by
-//! `tests/laws.rs`: `combine_has_an_identity`, `…_is_associative`, `…_is_commutative`,
+//! `tests/it/laws.rs`: `combine_has_an_identity`, `…_is_associative`, `…_is_commutative`,
 //! `…_is_idempotent`, each with a mutant that fails it.
 
 use crate::{EXACT_MAX, Micros, Span};

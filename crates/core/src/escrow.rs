@@ -36,7 +36,7 @@
 //! first, the wait is long enough, but a shorter one may do.
 //!
 //! # Proven by
-//! `tests/escrow.rs`: each property on 20,000 random instances against the batch water-filling
+//! `tests/it/escrow.rs`: each property on 20,000 random instances against the batch water-filling
 //! split in exact rationals, and every field of every answer against a scan written straight from
 //! the rules; with mutants for each. `escrow/tests.rs` counts the work of a check.
 //!

@@ -10,7 +10,7 @@
 //! limit: the store grants what is left of it, whatever size it is asked for.
 //!
 //! # Proven by
-//! `tests/size.rs`, `tests/limit.rs`, `tests/reserve.rs` and `tests/price.rs`.
+//! `tests/it/size.rs`, `tests/it/limit.rs`, `tests/it/reserve.rs` and `tests/it/price.rs`.
 #![allow(clippy::float_arithmetic, reason = "estimates may round; decisions never see a float")]
 
 mod limit;

@@ -28,7 +28,7 @@
 //!
 //! # Proven by
 //! `models/` explores these very machines with every message lost, late, twice or out of order;
-//! `tests/lease.rs` holds the single steps, and the same fleet in long random runs.
+//! `tests/it/lease.rs` holds the single steps, and the same fleet in long random runs.
 
 mod credits;
 mod grantor;

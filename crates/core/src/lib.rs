@@ -8,8 +8,8 @@
 //! with the reason in [`Invalid`].
 //!
 //! # Proven by
-//! `tests/oracle.rs` holds each strategy against unbounded rationals written straight from the
-//! formulas, `tests/laws.rs` holds them against the laws in `docs/GUARANTEES.md`, and both have
+//! `tests/it/oracle.rs` holds each strategy against unbounded rationals written straight from the
+//! formulas, `tests/it/laws.rs` holds them against the laws in `docs/GUARANTEES.md`, and both have
 //! mutants that must fail.
 //!
 //! # Example

@@ -25,7 +25,7 @@
 //! What the laws achieve in a closed loop is measured, not proven: `sim/`, `docs/LOAD.md`.
 //!
 //! # Proven by
-//! `tests/load.rs`; `sim/tests/load.rs` closes the loop.
+//! `tests/it/load.rs`; `sim/tests/it/load.rs` closes the loop.
 //!
 //! # Example
 //! ```

@@ -6,7 +6,7 @@
 //! at one instant share an entry.
 //!
 //! # Proven by
-//! `tests/oracle.rs::sliding_log_…`, `tests/laws.rs::a_sliding_log_bounds_every_window`.
+//! `tests/it/oracle.rs::sliding_log_…`, `tests/it/laws.rs::a_sliding_log_bounds_every_window`.
 
 use alloc::collections::VecDeque;
 

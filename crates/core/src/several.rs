@@ -5,7 +5,7 @@
 //! charged, the first in written order that admits. A denial leaves no trace in either.
 //!
 //! # Proven by
-//! `tests/laws.rs::a_denial_by_one_limit_leaves_no_trace_on_the_others` and `any_charges_…`.
+//! `tests/it/laws.rs::a_denial_by_one_limit_leaves_no_trace_on_the_others` and `any_charges_…`.
 
 use alloc::vec::Vec;
 

@@ -6,7 +6,7 @@
 //! or the window, the buckets, is part of the shape: such a change starts anew.
 //!
 //! # Proven by
-//! `tests/laws.rs::a_shape_…`; the stores, whose keys carry it, by `isolates_strategies` and
+//! `tests/it/laws.rs::a_shape_…`; the stores, whose keys carry it, by `isolates_strategies` and
 //! `keeps_what_was_spent_when_a_limit_changes` of the testkit.
 
 use core::fmt;

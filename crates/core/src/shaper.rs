@@ -8,7 +8,7 @@
 //! longer than `max_queue · T`. A refusal changes nothing, and its retry is exact.
 //!
 //! # Proven by
-//! `tests/laws.rs::a_shaper_spaces_what_it_accepts`.
+//! `tests/it/laws.rs::a_shaper_spaces_what_it_accepts`.
 
 use crate::{
     Cost, Gcra, Invalid, Micros, Outcome, Parameter, Retry, Span, Strategy, Tat, TatState,

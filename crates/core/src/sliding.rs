@@ -10,7 +10,8 @@
 //! admits, found by ageing the buckets one by one.
 //!
 //! # Proven by
-//! `tests/oracle.rs::sliding_window_…`, `tests/laws.rs::a_sliding_window_bounds_what_it_says`.
+//! `tests/it/oracle.rs::sliding_window_…`,
+//! `tests/it/laws.rs::a_sliding_window_bounds_what_it_says`.
 
 use alloc::boxed::Box;
 use alloc::vec;

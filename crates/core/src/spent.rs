@@ -8,7 +8,7 @@
 //! its part of a limit this way adds nothing to what the store admitted before.
 //!
 //! # Proven by
-//! `tests/laws.rs::a_spent_limit_…`.
+//! `tests/it/laws.rs::a_spent_limit_…`.
 
 use crate::{Cost, Decision, Forecast, Micros, Share, Step, Strategy};
 

@@ -14,7 +14,7 @@
 //! - A clock that steps back only waits longer: the TAT does not move back with it.
 //!
 //! # Proven by
-//! `tests/oracle.rs::gcra_…` and `token_bucket_…`, `tests/laws.rs::no_interval_admits_more…`.
+//! `tests/it/oracle.rs::gcra_…` and `token_bucket_…`, `tests/it/laws.rs::no_interval_admits_more…`.
 
 use crate::invalid::{counted, within};
 use crate::{

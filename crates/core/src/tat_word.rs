@@ -9,7 +9,7 @@
 //! Decides exactly as [`Tat`] does.
 //!
 //! # Proven by
-//! `tests/words.rs::a_word_decides_as_the_strategy_does`, with a mutant.
+//! `tests/it/words.rs::a_word_decides_as_the_strategy_does`, with a mutant.
 
 use crate::reciprocal::Reciprocal;
 use crate::{Cost, Decision, Micros, Outcome, Retry, Share, Span, Strategy, Tat, TatState};

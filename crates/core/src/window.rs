@@ -6,7 +6,8 @@
 //! A clock that steps back into an earlier window meets the later one's count, not a fresh budget.
 //!
 //! # Proven by
-//! `tests/oracle.rs::windows_…`, `tests/laws.rs::a_fixed_window_admits_twice_across_a_boundary`.
+//! `tests/it/oracle.rs::windows_…`,
+//! `tests/it/laws.rs::a_fixed_window_admits_twice_across_a_boundary`.
 
 use crate::invalid::counted;
 use crate::{

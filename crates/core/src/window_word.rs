@@ -4,7 +4,7 @@
 //! Decides exactly as [`Window`] does. Zero is the key never seen; the top bit is the store's.
 //!
 //! # Proven by
-//! `tests/words.rs::a_word_decides_as_the_strategy_does`.
+//! `tests/it/words.rs::a_word_decides_as_the_strategy_does`.
 
 use crate::{Cost, Decision, Micros, Share, Strategy, Window, WindowState};
 

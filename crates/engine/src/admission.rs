@@ -27,8 +27,8 @@
 //!   only where every axis answers at once.
 //!
 //! # Proven by
-//! `tests/admission.rs`, `tests/admission_faults.rs`, `tests/allocation.rs`; the store's part by
-//! `admittance-testkit`.
+//! `tests/it/admission.rs`, `tests/it/admission_faults.rs`, `tests/allocation.rs`; the store's part
+//! by `admittance-testkit`.
 //!
 //! # Example
 //! See [`Local`] for axes of this process, [`InStore`] for those of a shared store.

@@ -22,7 +22,7 @@
 //! [`PreciseClock`].
 //!
 //! # Proven by
-//! `tests/clock.rs`.
+//! `tests/it/clock.rs`.
 
 use std::sync::Arc;
 use std::sync::OnceLock;

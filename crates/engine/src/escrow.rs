@@ -11,7 +11,7 @@
 //! - Memory is bounded by the rules' `max_keys`.
 //!
 //! # Proven by
-//! `tests/escrow.rs`.
+//! `tests/it/escrow.rs`.
 
 #[cfg(feature = "tokio")]
 mod shared;

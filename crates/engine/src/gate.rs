@@ -19,7 +19,7 @@
 //!   that is stopped between that look and the work's beginning begins late, as with any lease.
 //!
 //! # Proven by
-//! `gate/tests.rs` over explored interleavings, `tests/gate.rs`, `tests/gate_leaks.rs`,
+//! `gate/tests.rs` over explored interleavings, `tests/it/gate.rs`, `tests/it/gate_leaks.rs`,
 //! `tests/allocation.rs`; the word's part by the models.
 //!
 //! # Example

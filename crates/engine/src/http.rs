@@ -12,7 +12,7 @@
 //!   what is left is rounded down, times are rounded up.
 //!
 //! # Proven by
-//! `tests/http.rs`: tables of cases, and random headers with broken readers that the same checks
+//! `tests/it/http.rs`: tables of cases, and random headers with broken readers that the same checks
 //! catch.
 //!
 //! # Example

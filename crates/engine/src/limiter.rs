@@ -6,7 +6,7 @@
 //! - A denial charges nothing.
 //!
 //! # Proven by
-//! The conformance suite of `admittance-testkit`, `tests/race.rs`, `tests/bounded.rs` and
+//! The conformance suite of `admittance-testkit`, `tests/it/race.rs`, `tests/it/bounded.rs` and
 //! `tests/allocation.rs`.
 
 use std::fmt;

@@ -21,7 +21,7 @@
 //!   all there or all gone.
 //!
 //! # Proven by
-//! `tests/load.rs`; in a closed loop on a real runtime by `tests/load_runtime.rs`.
+//! `tests/it/load.rs`; in a closed loop on a real runtime by `tests/it/load_runtime.rs`.
 //!
 //! # Example
 //! ```

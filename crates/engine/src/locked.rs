@@ -10,7 +10,7 @@
 //!   so a clock that steps back cannot make use of the forgetting.
 //!
 //! # Proven by
-//! The conformance suite of `admittance-testkit`, and `tests/bounded.rs`.
+//! The conformance suite of `admittance-testkit`, and `tests/it/bounded.rs`.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -10,7 +10,8 @@
 //!   and holds are taken in the order of addresses.
 //!
 //! # Proven by
-//! `tests/several.rs`: equality with core, racing threads, no trace; `slots::tests` under shuttle.
+//! `tests/it/several.rs`: equality with core, racing threads, no trace; `slots::tests` under
+//! shuttle.
 //!
 //! # Example
 //! ```

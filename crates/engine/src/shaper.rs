@@ -10,7 +10,7 @@
 //! - It holds one instant, however many wait.
 //!
 //! # Proven by
-//! `tests/shaper.rs`, each check with a mutant that fails it.
+//! `tests/it/shaper.rs`, each check with a mutant that fails it.
 //!
 //! # Example
 //! ```

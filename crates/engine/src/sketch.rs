@@ -39,7 +39,7 @@
 //! A counter stops at the limit. From there on it denies every cost either way.
 //!
 //! # Proven by
-//! `tests/sketch.rs` and `tests/sketch_memory.rs`, each check with mutants that fail it.
+//! `tests/it/sketch.rs` and `tests/sketch_memory.rs`, each check with mutants that fail it.
 //!
 //! # Example
 //! ```

@@ -16,7 +16,7 @@
 //!   clocks therefore came apart, drops what it holds within a second or at the next ask.
 //!
 //! # Proven by
-//! `tests/two_tier.rs`; the machines by `models/` and `sim/`.
+//! `tests/it/two_tier.rs`; the machines by `models/` and `sim/`.
 //!
 //! # Example
 //! ```

@@ -12,8 +12,8 @@
 //!   remembered, and one.
 //!
 //! # Proven by
-//! `tests/budgets.rs`: the suite of `admittance-testkit`, edited functions that it must notice.
-//! `tests/accounts.rs`: races between stores, crashes, and accounts that are reaped.
+//! `tests/it/budgets.rs`: the suite of `admittance-testkit`, edited functions that it must notice.
+//! `tests/it/accounts.rs`: races between stores, crashes, and accounts that are reaped.
 
 use admittance::budget::{
     Accounts, Act, Answered, Booked, Budget, Charge, Entry, Found, LeaseKey, Settled, Settlement,

@@ -7,7 +7,7 @@
 //!   a server that can only be read: it would stay there while its successor is elsewhere.
 //!
 //! # Proven by
-//! `tests/storage.rs`, `tests/races.rs`, `tests/outages.rs`, `tests/standby.rs`.
+//! `tests/it/storage.rs`, `tests/it/races.rs`, `tests/it/outages.rs`, `tests/it/standby.rs`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

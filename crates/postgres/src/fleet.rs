@@ -10,7 +10,7 @@
 //!   a crash.
 //!
 //! # Proven by
-//! `tests/fleets.rs`: the suite of `admittance-testkit`, edited functions that it must notice,
+//! `tests/it/fleets.rs`: the suite of `admittance-testkit`, edited functions that it must notice,
 //! races, restarts, and rows that are reaped.
 
 use admittance::concurrency::{

@@ -8,7 +8,7 @@
 //!   [`unlogged`](crate::Builder::unlogged). A denial does not wait for the disk.
 //!
 //! # Proven by
-//! `tests/fused.rs`: the suite of `admittance-testkit`, edited functions that it must notice.
+//! `tests/it/fused.rs`: the suite of `admittance-testkit`, edited functions that it must notice.
 
 use admittance::{AppliedFused, Atomicity, Decision, FuseAsk, Fused, Fuses, Several, StoreError};
 use tokio_postgres::Error;

@@ -6,7 +6,7 @@
 //! - A connection that is given up is closed, so nothing sent on it can be answered to another.
 //!
 //! # Proven by
-//! `tests/outages.rs`.
+//! `tests/it/outages.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;

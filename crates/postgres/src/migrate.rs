@@ -10,7 +10,7 @@
 //!   binary, is left alone and refused.
 //!
 //! # Proven by
-//! `tests/migrations.rs`.
+//! `tests/it/migrations.rs`.
 
 use std::fmt::Write as _;
 

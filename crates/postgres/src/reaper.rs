@@ -14,7 +14,7 @@
 //! - While there is more to delete than one statement may, no tick is waited for.
 //!
 //! # Proven by
-//! `tests/storage.rs`, `tests/races.rs`, `tests/accounts.rs`.
+//! `tests/it/storage.rs`, `tests/it/races.rs`, `tests/it/accounts.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

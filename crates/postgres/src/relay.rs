@@ -5,7 +5,7 @@
 //! clock is read. A crash of the server loses what waited: leases then end by time.
 //!
 //! # Proven by
-//! `tests/relay.rs`: the suite of `admittance-testkit`, edited functions that it must notice,
+//! `tests/it/relay.rs`: the suite of `admittance-testkit`, edited functions that it must notice,
 //! races, and rows that are reaped.
 
 use admittance::relay::{

@@ -29,7 +29,7 @@
 //! are: thousands take the server some hundredths of a second once.
 //!
 //! # Proven by
-//! `tests/budgets.rs` and `tests/kept_budgets.rs`, with scripts that are nearly right.
+//! `tests/it/budgets.rs` and `tests/it/kept_budgets.rs`, with scripts that are nearly right.
 
 use admittance::budget::{
     Accounts, Act, Answered, Booked, Budget, Charge, Debt, Entry, Found, Settled, Settlement,

@@ -10,7 +10,7 @@
 //! is an ask of which only a part was run.
 //!
 //! # Proven by
-//! `tests/failures.rs`.
+//! `tests/it/failures.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -6,7 +6,7 @@
 //! script, or the script stopped at its first write.
 //!
 //! # Proven by
-//! The tests below, and `tests/failures.rs`.
+//! The tests below, and `tests/it/failures.rs`.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 //!   new epoch's number the lower 53 bits are kept.
 //!
 //! # Proven by
-//! `tests/fleets.rs`, with scripts that are nearly right.
+//! `tests/it/fleets.rs`, with scripts that are nearly right.
 
 use admittance::concurrency::{
     Aggregate, FleetRules, Grant, Leave, PERMITS_MAX, Report, Split, Unheard,

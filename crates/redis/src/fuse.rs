@@ -15,7 +15,7 @@
 //!   policies asks for.
 //!
 //! # Proven by
-//! `tests/fused.rs`, with scripts that are nearly right.
+//! `tests/it/fused.rs`, with scripts that are nearly right.
 
 use admittance::{AppliedFused, Atomicity, FuseAsk, Fused, Fuses, Several, StoreError};
 

@@ -5,7 +5,7 @@
 //! - Everything of an owner goes by itself a second after it is not here any more.
 //!
 //! # Proven by
-//! `tests/relays.rs`, with scripts that are nearly right.
+//! `tests/it/relays.rs`, with scripts that are nearly right.
 
 use admittance::relay::{
     Collect, Collected, ENDED_KEPT, ENDED_MAX, NOTES_MAX, Note, Posted, Secret, Told as Said,

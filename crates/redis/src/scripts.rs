@@ -8,7 +8,7 @@
 //! are pinned.
 //!
 //! # Proven by
-//! `tests/scripts.rs::no_script_changes_by_accident`.
+//! `tests/it/scripts.rs::no_script_changes_by_accident`.
 
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! that does not know absolute expiry, which came with version 6.2.
 //!
 //! # Proven by
-//! `tests/failures.rs::a_server_that_may_evict_keys_is_refused`.
+//! `tests/it/failures.rs::a_server_that_may_evict_keys_is_refused`.
 
 use std::fmt;
 use std::sync::Arc;

@@ -11,8 +11,8 @@
 //! - Bounded: there are lanes for the primaries that the cluster has, and for no others.
 //!
 //! # Proven by
-//! `tests/failures.rs::a_primary_that_hangs_delays_nobody_elses_keys`,
-//! `tests/failures.rs::an_ask_of_which_a_part_was_run_is_lost_and_never_to_be_sent_again`.
+//! `tests/it/failures.rs::a_primary_that_hangs_delays_nobody_elses_keys`,
+//! `tests/it/failures.rs::an_ask_of_which_a_part_was_run_is_lost_and_never_to_be_sent_again`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

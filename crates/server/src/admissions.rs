@@ -6,7 +6,7 @@
 //! not be looked up.
 //!
 //! # Proven by
-//! `tests/admission.rs`, over a live door.
+//! `tests/it/admission.rs`, over a live door.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! - It ends as the lease does, and once: also if the candidate's store answers only after that.
 //!
 //! # Proven by
-//! The tests below, and `tests/shadow_admit.rs`.
+//! The tests below, and `tests/it/shadow_admit.rs`.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

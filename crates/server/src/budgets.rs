@@ -5,7 +5,7 @@
 //! nothing, but for `UNAVAILABLE`, after which a settlement can be sent again.
 //!
 //! # Proven by
-//! `tests/budgets.rs`, over a live door.
+//! `tests/it/budgets.rs`, over a live door.
 
 use std::sync::Arc;
 

@@ -13,8 +13,8 @@
 //! - The resolved form that [`Config`] displays loads again, as the same configuration.
 //!
 //! # Proven by
-//! `tests/config.rs`: the text of every error, a table of every strategy, mutated files.
-//! `tests/config_resolved.rs`: what is displayed, and what lacks a line of it.
+//! `tests/it/config.rs`: the text of every error, a table of every strategy, mutated files.
+//! `tests/it/config_resolved.rs`: what is displayed, and what lacks a line of it.
 //!
 //! # Example
 //! ```

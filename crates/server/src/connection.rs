@@ -7,7 +7,7 @@
 //! - One that has done both is waited for.
 //!
 //! # Proven by
-//! The tests below, with deadlines that are none or count wrongly; `tests/stall.rs`.
+//! The tests below, with deadlines that are none or count wrongly; `tests/it/stall.rs`.
 
 use std::io;
 use std::pin::Pin;

@@ -7,7 +7,7 @@
 //! - Nothing shows it, nor its digest, against which guesses could be tested.
 //!
 //! # Proven by
-//! The tests below, and `tests/fleet.rs`.
+//! The tests below, and `tests/it/fleet.rs`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

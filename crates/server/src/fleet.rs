@@ -9,7 +9,7 @@
 //! - Who may borrow: see [`door_secret`](crate::door_secret).
 //!
 //! # Proven by
-//! `tests/fleet.rs`, and the public Python client in `tests/witness` at the root.
+//! `tests/it/fleet.rs`, and the public Python client in `tests/witness` at the root.
 
 use std::sync::Arc;
 

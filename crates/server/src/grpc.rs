@@ -11,7 +11,7 @@
 //! admission, `admittance-shadow: denied`.
 //!
 //! # Proven by
-//! `tests/grpc.rs`, and the public Python client in `tests/witness` at the root.
+//! `tests/it/grpc.rs`, and the public Python client in `tests/witness` at the root.
 
 use std::sync::Arc;
 

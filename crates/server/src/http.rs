@@ -13,9 +13,9 @@
 //!   written.
 //!
 //! # Proven by
-//! `tests/http.rs`, `tests/http_doors.rs` (both doors, field by field) and
-//! `tests/http_transport.rs`, over live sockets; `tests/http` at the root, with curl, requests and
-//! requests made from the document.
+//! `tests/it/http.rs`, `tests/it/http_doors.rs` (both doors, field by field) and
+//! `tests/it/http_transport.rs`, over live sockets; `tests/http` at the root, with curl, requests
+//! and requests made from the document.
 
 mod answer;
 mod body;

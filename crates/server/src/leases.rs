@@ -22,8 +22,8 @@
 //!   a heartbeat waits for them or fails with them. What they cannot be told ends by itself there.
 //!
 //! # Proven by
-//! `tests/admit.rs`, `tests/admission_leases.rs` and `tests/admission_ends.rs`, with a manual clock
-//! and two instances on one relay.
+//! `tests/it/admit.rs`, `tests/it/admission_leases.rs` and `tests/it/admission_ends.rs`, with a
+//! manual clock and two instances on one relay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;

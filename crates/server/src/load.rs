@@ -8,8 +8,8 @@
 //! - What a call waited for the task of its connection counts as its wait.
 //!
 //! # Proven by
-//! The tests below; `tests/load.rs`; `tests/load.rs` of the command, under three times what it can
-//! do.
+//! The tests below; `tests/it/load.rs`; `tests/it/load.rs` of the command, under three times what
+//! it can do.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -9,8 +9,8 @@
 //! - To ask takes a time that grows with the policies, not with keys or requests.
 //!
 //! # Proven by
-//! The tests below and in its parts, `tests/metrics.rs`, and `tests/metrics/check.py` at the root,
-//! which reads a live service's text with Prometheus's own parser.
+//! The tests below and in its parts, `tests/it/metrics.rs`, and `tests/metrics/check.py` at the
+//! root, which reads a live service's text with Prometheus's own parser.
 
 mod door;
 mod families;

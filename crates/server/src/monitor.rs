@@ -9,8 +9,8 @@
 //!   [the door](door) to say.
 //!
 //! # Proven by
-//! The tests of this module and below it; `tests/monitor.rs`, over a live door, which also compares
-//! every decision with those of a service that is not observed.
+//! The tests of this module and below it; `tests/it/monitor.rs`, over a live door, which also
+//! compares every decision with those of a service that is not observed.
 
 mod denials;
 pub(crate) mod door;

@@ -10,7 +10,7 @@
 //! - Nothing here has a key, but for the log of denials, which codes it.
 //!
 //! # Proven by
-//! `tests/observe.rs`, `tests/metrics.rs`.
+//! `tests/it/observe.rs`, `tests/it/metrics.rs`.
 
 pub(crate) mod denials;
 pub(crate) mod doors;

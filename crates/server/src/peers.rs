@@ -19,7 +19,8 @@
 //! last stretch of a window waits for the next.
 //!
 //! # Proven by
-//! The tests below; `tests/fleet.rs` with a client that loops; `tests/witness` with the public one.
+//! The tests below; `tests/it/fleet.rs` with a client that loops; `tests/witness` with the public
+//! one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -11,7 +11,8 @@
 //!   a connection whose peer is gone is closed.
 //!
 //! # Proven by
-//! `tests/grpc.rs`, `tests/stall.rs`, and `tests/drain.rs` and `tests/hostile.rs` of the command.
+//! `tests/it/grpc.rs`, `tests/it/stall.rs`, and `tests/it/drain.rs` and `tests/it/hostile.rs` of
+//! the command.
 
 mod accept;
 mod aside;

@@ -13,8 +13,8 @@
 //!   [`BATCH_MAX`] keys, and no answer grows with either.
 //!
 //! # Proven by
-//! `tests/grpc.rs`, over a live door, with a manual clock; `tests/fail.rs`, with a store that can
-//! be lost.
+//! `tests/it/grpc.rs`, over a live door, with a manual clock; `tests/it/fail.rs`, with a store that
+//! can be lost.
 //!
 //! # Example
 //! ```

@@ -8,7 +8,7 @@
 //!   that are not right change nothing.
 //!
 //! # Proven by
-//! `tests/tls.rs`, with reloads that keep the old files or hide what is wrong; the tests below,
+//! `tests/it/tls.rs`, with reloads that keep the old files or hide what is wrong; the tests below,
 //! with handshakes that have no end.
 
 use std::path::{Path, PathBuf};
@@ -172,10 +172,6 @@ impl std::fmt::Debug for Tls {
 }
 
 #[cfg(test)]
-#[path = "../tests/certs/mod.rs"]
-mod certs;
-
-#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
@@ -185,7 +181,8 @@ mod tests {
     use tokio::time::sleep;
     use tokio_rustls::TlsConnector;
 
-    use super::certs::Authority;
+    use admittance_testkit::certificates::Authority;
+
     use super::*;
     use crate::deadline::mutants::{Anew, AtOnce, Never, is_given_up_in_time};
 

@@ -9,7 +9,7 @@
 //! accounts all or nothing; and no account has anything to do with another.
 //!
 //! # Proven by
-//! `tests/budgets.rs`: the accounts in memory pass, and each of many flawed ones does not.
+//! `tests/it/budgets.rs`: the accounts in memory pass, and each of many flawed ones does not.
 
 mod apart;
 mod draw;

@@ -9,7 +9,7 @@
 //! are promised and no more.
 //!
 //! # Proven by
-//! `tests/fleets.rs`: the coordinator in memory passes, and each of many flawed ones does not.
+//! `tests/it/fleets.rs`: the coordinator in memory passes, and each of many flawed ones does not.
 
 mod draw;
 

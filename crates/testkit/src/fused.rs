@@ -6,7 +6,7 @@
 //! callers are admitted exactly as often as the tighter axis allows, with nobody else charged.
 //!
 //! # Proven by
-//! `tests/fused.rs`: memory passes, and each of several flawed executors does not.
+//! `tests/it/fused.rs`: memory passes, and each of several flawed executors does not.
 
 mod races;
 

@@ -6,7 +6,7 @@
 //!
 //! # Proven by
 //! The tests beside it, with a composition that judges worth once all is charged, and one that
-//! admits for worth alone; `tests/fused.rs` of each store.
+//! admits for worth alone; `tests/it/fused.rs` of each store.
 
 use std::sync::Arc;
 

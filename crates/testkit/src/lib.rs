@@ -12,9 +12,9 @@
 //! early nor in the wrong place. Each contract has a broken store that fails it.
 //!
 //! # Proven by
-//! `tests/memory.rs` runs the suite over the in-process store, `tests/mutants.rs` over stores that
-//! are nearly right; `tests/fleets.rs`, `tests/relays.rs`, `tests/budgets.rs` and
-//! `tests/fused.rs` do so with coordinators, relays, accounts, and limits and budgets together.
+//! `tests/it/memory.rs` runs the suite over the in-process store, `tests/it/mutants.rs` over stores
+//! that are nearly right; `tests/it/fleets.rs`, `tests/it/relays.rs`, `tests/it/budgets.rs` and
+//! `tests/it/fused.rs` do so with coordinators, relays, accounts, and limits and budgets together.
 //!
 //! # Example
 //! ```
@@ -44,6 +44,8 @@
 #![forbid(unsafe_code)]
 
 mod budgets;
+#[cfg(feature = "certificates")]
+pub mod certificates;
 mod changed;
 mod contracts;
 mod custom;
@@ -58,14 +60,13 @@ mod leases;
 mod races;
 mod relays;
 mod run;
-mod samples;
 #[cfg(feature = "servers")]
 pub mod servers;
-mod timeline;
 mod trial;
 mod violation;
 
 use admittance::{Applied, Micros, Op, Store, StoreError};
+use admittance_testdata::{samples, timeline};
 
 pub use budgets::{
     Budgets, TimedEntry, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,

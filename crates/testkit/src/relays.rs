@@ -8,7 +8,7 @@
 //! atomically; and keeps as many notes and ends as are promised and no more.
 //!
 //! # Proven by
-//! `tests/relays.rs`: the relay in memory passes, and each of many flawed ones does not.
+//! `tests/it/relays.rs`: the relay in memory passes, and each of many flawed ones does not.
 
 use std::sync::Barrier;
 

@@ -10,7 +10,7 @@
 //! directory is removed by the next one that starts a server.
 //!
 //! # Proven by
-//! `tests/servers.rs`, which also kills a process that holds servers.
+//! `tests/it/servers.rs`, which also kills a process that holds servers.
 //!
 //! # Example
 //! ```no_run

@@ -21,9 +21,9 @@
 //!   ends: both live in the response's body, or in the handler until there is one.
 //!
 //! # Proven by
-//! `tests/budget.rs`: fifty streams at once over real HTTP against one budget, with proxies that
-//! debit late or not at all, which the same check must catch. `tests/endings.rs`: hang-ups, failing
-//! and stalling upstreams, missing usage, refusals.
+//! `tests/it/budget.rs`: fifty streams at once over real HTTP against one budget, with proxies that
+//! debit late or not at all, which the same check must catch. `tests/it/endings.rs`: hang-ups,
+//! failing and stalling upstreams, missing usage, refusals.
 
 mod chat;
 mod config;

@@ -1,26 +1,21 @@
 //! A fleet that leases one key from one store, over a network that does as it likes: one step at a
-//! time, chosen from outside. The model checker takes every choice, the random tests of core take
-//! some of many more; neither holds a second copy of the protocol.
+//! time, chosen from outside. The model checker takes every choice, random walks take some of many
+//! more; neither holds a second copy of the protocol.
 //!
 //! Everything that decides is shipped code: [`Holder`], [`Word::spend`], [`Builtin::grant`] and
 //! [`Builtin::give_back`]. What is here is time, messages, crashes, and the counting of what was
 //! admitted. A [`Twist`] changes what goes into or comes out of the machines: the mutants.
 
-#[path = "events.rs"]
-mod events;
-#[path = "setting.rs"]
-mod setting;
-
-pub use events::{Admitted, Message, Seen, Step};
-pub use setting::{Budget, NodeClock, Setting, Twist};
+pub use super::events::{Admitted, Message, Seen, Step};
+pub use super::setting::{Budget, NodeClock, Setting, Twist};
 
 use std::cell::Cell;
 
+use super::events::{add, order};
 use admittance_core::lease::{
     Answer, GiveBack, Grant, Holder, LeaseId, Missed, Request, Rules, Waiter, Word, WordCell,
 };
 use admittance_core::{Builtin, BuiltinState, Cost, Micros, TatState, WindowState};
-use events::{add, order};
 
 /// The fleet between two steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@
 //!   default that one of them spells out is too.
 //!
 //! # Proven by
-//! The tests below, and `tests/plan.rs`.
+//! The tests below, and `tests/it/plan.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;

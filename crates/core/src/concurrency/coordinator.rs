@@ -44,8 +44,8 @@
 //! - At most [`NODES_MAX`] nodes are remembered.
 //!
 //! # Proven by
-//! `tests/coordinator.rs` against sums over random fleets; `models/`, which run this step with the
-//! node's machine; `admittance-testkit`, which holds every executor to it.
+//! `tests/it/coordinator.rs` against sums over random fleets; `models/`, which run this step with
+//! the node's machine; `admittance-testkit`, which holds every executor to it.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -15,7 +15,7 @@
 //!   reports loosen nothing.
 //!
 //! # Proven by
-//! `tests/member.rs`; `models/`, which run it with the coordinator's step.
+//! `tests/it/member.rs`; `models/`, which run it with the coordinator's step.
 
 use super::{Grant, Leave, Node, PERMITS_MAX, Report, Word};
 use crate::Micros;

@@ -12,8 +12,8 @@
 //! - A grant of a window that is over is dropped.
 //!
 //! # Proven by
-//! `tests/escrow.rs::what_is_leased_bounds_what_is_admitted_…`, a fleet on clocks that are minutes
-//! apart and drift, with mutants that count a lease's time otherwise.
+//! `tests/it/escrow.rs::what_is_leased_bounds_what_is_admitted_…`, a fleet on clocks that are
+//! minutes apart and drift, with mutants that count a lease's time otherwise.
 
 use super::ledger::{Asked, Asks, Ledger};
 use super::tiers::Tiers;

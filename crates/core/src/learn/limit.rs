@@ -54,8 +54,8 @@
 //! - A backend with fewer places than `min` is not protected: the limit stays near `min`.
 //!
 //! # Proven by
-//! `tests/limit.rs`: the formulas against a second writing, the traces that lead such limits
-//! astray, and mutants. `sim/tests/knee.rs` closes the loop over simulated queues.
+//! `tests/it/limit.rs`: the formulas against a second writing, the traces that lead such limits
+//! astray, and mutants. `sim/tests/it/knee.rs` closes the loop over simulated queues.
 //!
 //! # Example
 //! ```

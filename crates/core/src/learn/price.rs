@@ -60,7 +60,7 @@
 //!   Over what comes after the sample it promises nothing: where arrivals change, it can lose.
 //!
 //! # Proven by
-//! `tests/price.rs`, with mutants.
+//! `tests/it/price.rs`, with mutants.
 //!
 //! # Example
 //! ```

@@ -56,7 +56,7 @@
 //! - **Looking back**: the same, of the last 64 samples' quantile and the learner.
 //!
 //! # Proven by
-//! `tests/reserve.rs`, with mutants.
+//! `tests/it/reserve.rs`, with mutants.
 //!
 //! # Example
 //! ```

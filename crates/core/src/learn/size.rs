@@ -54,7 +54,7 @@
 //! million; back up within 5 and 80. Predictions help there only if they were as cheap before.
 //!
 //! # Proven by
-//! `tests/size.rs`, with mutants.
+//! `tests/it/size.rs`, with mutants.
 //!
 //! # Example
 //! ```

@@ -8,7 +8,7 @@
 //!   so requests meanwhile find the word empty, and never spend what is being counted.
 //!
 //! # Proven by
-//! `models/`, which interleaves spends with every step; `tests/lease.rs`.
+//! `models/`, which interleaves spends with every step; `tests/it/lease.rs`.
 
 use alloc::vec::Vec;
 

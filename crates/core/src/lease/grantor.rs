@@ -13,7 +13,7 @@
 //!   granted. Given back in full it could be renewed for ever; a mutant does that.
 //!
 //! # Proven by
-//! `tests/lease.rs`, and the conformance suite of `admittance-testkit` for every store.
+//! `tests/it/lease.rs`, and the conformance suite of `admittance-testkit` for every store.
 
 use core::fmt;
 

@@ -20,7 +20,7 @@
 //! be told from the same answer delivered twice, and giving that back would admit it twice.
 //!
 //! # Proven by
-//! `models/`, with mutants; `tests/lease.rs`.
+//! `models/`, with mutants; `tests/it/lease.rs`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

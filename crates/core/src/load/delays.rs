@@ -7,7 +7,7 @@
 //!   overflows them.
 //!
 //! # Proven by
-//! `tests/load.rs`, against sorted samples and rational arithmetic.
+//! `tests/it/load.rs`, against sorted samples and rational arithmetic.
 
 use alloc::collections::VecDeque;
 

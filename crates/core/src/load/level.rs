@@ -8,7 +8,7 @@
 //!   before it is refused.
 //!
 //! # Proven by
-//! `tests/load.rs`.
+//! `tests/it/load.rs`.
 
 use super::Place;
 

@@ -5,15 +5,15 @@
 //!
 //! # Guarantee
 //! - The place is a pure function of the seed, the key and the moment: the same on every machine,
-//!   in every version that keeps the vectors in `tests/load/vectors.rs`.
+//!   in every version that keeps the vectors in `tests/it/load/vectors.rs`.
 //! - Sequential numbers, words and random keys come out uniform in every window, and where a key
 //!   stands in one window says nothing about the others.
 //! - A key's window begins at a phase of its own. In any stretch of time at most that part of the
 //!   keys moves that the stretch is of a window, give or take what chance allows.
 //!
 //! # Proven by
-//! `tests/load.rs`: chi-square over 1,000 windows at every tenth percent, a day's windows of a key
-//! against coins, avalanche, rotation and churn, with the hash that this replaces as a mutant.
+//! `tests/it/load.rs`: chi-square over 1,000 windows at every tenth percent, a day's windows of a
+//! key against coins, avalanche, rotation and churn, with the hash that this replaces as a mutant.
 
 use crate::{Micros, Span};
 

@@ -35,7 +35,7 @@ use crate::{Clock, StoreError};
 ///   spend one budget more; [`AccountStats::evicted`] counts how often that was.
 ///
 /// # Proven by
-/// `tests/budget.rs::a_flood_of_keys_…`.
+/// `tests/it/budget.rs::a_flood_of_keys_…`.
 pub struct MemoryAccounts<C> {
     clock: C,
     secret: Secret,

@@ -25,7 +25,7 @@
 //! time may be counted here too.
 //!
 //! # Proven by
-//! `tests/budget_fail.rs`, with a store that can be lost, and a part that begins full.
+//! `tests/it/budget_fail.rs`, with a store that can be lost, and a part that begins full.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

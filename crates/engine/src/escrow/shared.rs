@@ -24,7 +24,7 @@
 //! leased, not what the others have. It is not strategy-proof.
 //!
 //! # Proven by
-//! `tests/escrow.rs`, with a store that forgets what it granted; core's `tests/escrow.rs` for
+//! `tests/it/escrow.rs`, with a store that forgets what it granted; core's `tests/it/escrow.rs` for
 //! clocks that disagree.
 
 use std::fmt;

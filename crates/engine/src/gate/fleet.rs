@@ -21,7 +21,7 @@
 //! - One report is under way at a time, and extra ones are at least [`EAGER_GAP`] apart.
 //!
 //! # Proven by
-//! `tests/fleet_gate.rs`, with a manual clock; the machine by the models.
+//! `tests/it/fleet_gate.rs`, with a manual clock; the machine by the models.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -6,7 +6,7 @@
 //!   frees its place, a stream that goes on keeps it.
 //!
 //! # Proven by
-//! `tests/gate_layer.rs`, with real axum and tonic servers.
+//! `tests/it/gate_layer.rs`, with real axum and tonic servers.
 //!
 //! # Example
 //! ```

@@ -23,7 +23,7 @@
 //! - A note that finds the ring full is counted, and is the only kind that is lost.
 //!
 //! # Proven by
-//! `tests.rs` beside this file, over explored interleavings, with mutants; `tests/gate.rs`.
+//! `tests.rs` beside this file, over explored interleavings, with mutants; `tests/it/gate.rs`.
 
 use std::sync::{Mutex, PoisonError};
 

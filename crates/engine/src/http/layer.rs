@@ -51,7 +51,7 @@ pub enum OnError {
 /// [`later`](crate::load::Sorted::later).
 ///
 /// # Proven by
-/// `tests/admission_layer.rs`, with real axum and tonic servers.
+/// `tests/it/admission_layer.rs`, with real axum and tonic servers.
 ///
 /// # Example
 /// ```

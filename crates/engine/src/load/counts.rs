@@ -6,7 +6,7 @@
 //! the stripe through a lock. Threads beyond the first [`STRIPES`] share one, and lock.
 //!
 //! # Proven by
-//! `tests/load.rs`: `every_answer_is_counted_once`.
+//! `tests/it/load.rs`: `every_answer_is_counted_once`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

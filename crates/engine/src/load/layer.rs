@@ -13,7 +13,7 @@
 //!   [`Shedder::admit`].
 //!
 //! # Proven by
-//! `tests/load_layer.rs`, with real axum and tonic servers.
+//! `tests/it/load_layer.rs`, with real axum and tonic servers.
 //!
 //! # Example
 //! ```

@@ -7,7 +7,7 @@
 //! regulation ended.
 //!
 //! # Proven by
-//! `tests/load.rs`.
+//! `tests/it/load.rs`.
 
 use std::fmt;
 use std::sync::Arc;

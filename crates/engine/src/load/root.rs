@@ -10,7 +10,7 @@
 //! is dropped or panics.
 //!
 //! # Proven by
-//! `tests/load.rs`.
+//! `tests/it/load.rs`.
 
 use std::fmt;
 use std::future::Future;

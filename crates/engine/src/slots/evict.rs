@@ -12,7 +12,7 @@
 //! - The work is bounded: a few groups are looked at per insertion.
 //!
 //! # Proven by
-//! `tests/bounded.rs`.
+//! `tests/it/bounded.rs`.
 
 use admittance_core::{Cost, Micros, Share, Span};
 

@@ -10,7 +10,7 @@
 //!
 //! # Proven by
 //! `slots::tests::checks_racing_a_split_…` and `a_key_that_moves_during_a_split_…` under shuttle;
-//! `tests/growth.rs` with threads.
+//! `tests/it/growth.rs` with threads.
 
 use admittance_core::Micros;
 

@@ -12,7 +12,7 @@
 //! - An absent key is charged at the instant it was judged at only if no key was forgotten since.
 //!
 //! # Proven by
-//! `slots::tests::limits_charged_together_…` under shuttle, `tests/several.rs`.
+//! `slots::tests::limits_charged_together_…` under shuttle, `tests/it/several.rs`.
 
 use admittance_core::{Cost, Decision, Micros};
 

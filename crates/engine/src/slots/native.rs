@@ -19,7 +19,7 @@
 //! - Pages come zeroed from the allocator, and zero is an empty cell and a free lock.
 //!
 //! # Proven by
-//! `tests/race.rs` on the machine; the protocol above it under shuttle in `tests` of the table,
+//! `tests/it/race.rs` on the machine; the protocol above it under shuttle in `tests` of the table,
 //! with a memory whose halves are torn as the mutant.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

@@ -25,7 +25,7 @@
 //! - It holds a handful of numbers, whatever happens.
 //!
 //! # Proven by
-//! The tests below, against a model and with machines that are nearly right; `tests/guarded.rs`.
+//! The tests below, against a model and with machines that are nearly right; `tests/it/guarded.rs`.
 //!
 //! # Example
 //! ```

@@ -10,7 +10,7 @@
 //! - With [`Atomicity::All`] a denial charges nothing, neither a limit nor a budget.
 //!
 //! # Proven by
-//! `tests/fused.rs` and `admittance-testkit`, with executors that are nearly right.
+//! `tests/it/fused.rs` and `admittance-testkit`, with executors that are nearly right.
 //!
 //! # Example
 //! ```

@@ -14,7 +14,7 @@
 //! - Errors that blame the caller do not count against the store.
 //!
 //! # Proven by
-//! `tests/guarded.rs`, on a paused clock, by the number of asks that reached the store.
+//! `tests/it/guarded.rs`, on a paused clock, by the number of asks that reached the store.
 //!
 //! # Example
 //! ```

@@ -15,7 +15,7 @@
 //! - A store that is new, or lost what it knew, grants no parts for [`KEPT`].
 //!
 //! # Proven by
-//! `tests/parts.rs`, with a manual clock and three nodes of which one is cut off.
+//! `tests/it/parts.rs`, with a manual clock and three nodes of which one is cut off.
 
 use std::sync::Arc;
 

@@ -26,9 +26,9 @@
 //! the node's own share.
 //!
 //! # Proven by
-//! `tests/alone.rs`: random timelines of two nodes and a store that is lost, for every strategy,
-//! with a local limit that starts full and one that rounds up; `tests/guarded.rs` and the breaker's
-//! tests, with a breaker that lets asks through.
+//! `tests/it/alone.rs`: random timelines of two nodes and a store that is lost, for every strategy,
+//! with a local limit that starts full and one that rounds up; `tests/it/guarded.rs` and the
+//! breaker's tests, with a breaker that lets asks through.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

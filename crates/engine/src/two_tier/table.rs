@@ -11,7 +11,8 @@
 //!   store one by one.
 //!
 //! # Proven by
-//! `tests/two_tier.rs`, with threads that race on one key and on keys that take each other's place.
+//! `tests/it/two_tier.rs`, with threads that race on one key and on keys that take each other's
+//! place.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -8,7 +8,7 @@
 //! - Numbers stay the text that was typed. Nesting is at most [`DEPTH_MAX`] deep.
 //!
 //! # Proven by
-//! `tests/config_formats.rs`, beside another reader of JSON.
+//! `tests/it/config_formats.rs`, beside another reader of JSON.
 
 use std::collections::HashMap;
 

@@ -6,7 +6,7 @@
 //!   do not go with one another, limits that cannot be kept exact.
 //!
 //! # Proven by
-//! `tests/config_schema.rs`: every file of the tests, mutated ones, every key.
+//! `tests/it/config_schema.rs`: every file of the tests, mutated ones, every key.
 
 use admittance::load::Class;
 use serde_json::{Map, Value as Json, json};

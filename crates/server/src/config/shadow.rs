@@ -6,7 +6,7 @@
 //!   there are neither chains nor circles; a policy has at most [`CANDIDATES_MAX`].
 //!
 //! # Proven by
-//! `tests/config_shadow.rs`: the text of every error, and the resolved form.
+//! `tests/it/config_shadow.rs`: the text of every error, and the resolved form.
 
 use std::collections::BTreeMap;
 use std::fmt;

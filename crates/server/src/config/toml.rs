@@ -7,7 +7,7 @@
 //! - Everything that is not TOML is reported, each with its place.
 //!
 //! # Proven by
-//! `tests/config_formats.rs`.
+//! `tests/it/config_formats.rs`.
 
 use std::ops::Range;
 

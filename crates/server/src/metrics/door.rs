@@ -6,8 +6,8 @@
 //!   else 404. A request has at most 8 KiB and five seconds, and at most 16 are served at once.
 //!
 //! # Proven by
-//! The tests below, with bounds that are none; `tests/load.rs` and `tests/logs.rs` of the command
-//! ask a live one.
+//! The tests below, with bounds that are none; `tests/it/load.rs` and `tests/it/logs.rs` of the
+//! command ask a live one.
 
 use std::convert::Infallible;
 use std::io;

@@ -8,7 +8,7 @@
 //!   service drains.
 //!
 //! # Proven by
-//! `tests/monitor.rs`, and the public Python client in `tests/witness` at the root.
+//! `tests/it/monitor.rs`, and the public Python client in `tests/witness` at the root.
 
 use std::future::Future;
 use std::pin::Pin;

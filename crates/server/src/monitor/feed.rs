@@ -9,7 +9,7 @@
 //! - At most [`WATCHERS`] watch at once. While nobody does, a denial costs one look.
 //!
 //! # Proven by
-//! `tests` of [`super`], and `tests/monitor.rs`, over a live door.
+//! `tests` of [`super`], and `tests/it/monitor.rs`, over a live door.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -6,7 +6,7 @@
 //! - A key is logged as a code that only this process can make, unless the operator wants keys.
 //!
 //! # Proven by
-//! `tests/observe.rs`.
+//! `tests/it/observe.rs`.
 
 use admittance::{Builtin, Cost, Decision, Gcra, Limiter, Span, Tat};
 use hmac::{Hmac, KeyInit, Mac};

@@ -6,7 +6,7 @@
 //!   to the trace that its caller named, and never has a key. Health and metrics have none.
 //!
 //! # Proven by
-//! `tests/observe.rs`, and `tests/traces.rs` of the command.
+//! `tests/it/observe.rs`, and `tests/it/traces.rs` of the command.
 
 use std::fmt;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //!   the protocol that it came in.
 //!
 //! # Proven by
-//! The tests below and in `dispatch/room_tests.rs`; `tests/load.rs` and `tests/http_load.rs`.
+//! The tests below and in `dispatch/room_tests.rs`; `tests/it/load.rs` and `tests/it/http_load.rs`.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -19,7 +19,7 @@
 //!   nor one that is watched.
 //!
 //! # Proven by
-//! The tests below, with counts that miss something; `tests/hostile.rs` of the command.
+//! The tests below, with counts that miss something; `tests/it/hostile.rs` of the command.
 
 use std::future::Future as _;
 use std::pin::Pin;

@@ -10,9 +10,9 @@
 //!   and settle at any instance that shares the accounts.
 //!
 //! # Proven by
-//! `tests/admit.rs`, `tests/admission.rs`, `tests/admission_leases.rs`, `tests/admission_ends.rs`,
-//! and `tests/admission.rs` of the command, with instances that share a store and one that is
-//! killed.
+//! `tests/it/admit.rs`, `tests/it/admission.rs`, `tests/it/admission_leases.rs`,
+//! `tests/it/admission_ends.rs`, and `tests/it/admission.rs` of the command, with instances that
+//! share a store and one that is killed.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -11,7 +11,7 @@
 //!   what it is worth, does not count.
 //!
 //! # Proven by
-//! `tests/load.rs`.
+//! `tests/it/load.rs`.
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -10,7 +10,7 @@
 //! - If anything cannot be made, nothing that answers has been touched.
 //!
 //! # Proven by
-//! `tests/reload.rs`.
+//! `tests/it/reload.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

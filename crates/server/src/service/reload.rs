@@ -14,7 +14,7 @@
 //!   [`Budget::TTL_MAX`].
 //!
 //! # Proven by
-//! `tests/reload.rs`, with mutants, and `tests/reload.rs` of the command, under load.
+//! `tests/it/reload.rs`, with mutants, and `tests/it/reload.rs` of the command, under load.
 //!
 //! # Example
 //! ```

@@ -14,7 +14,7 @@
 //! - A policy with `shadow: true` charges and counts as any other, and denies nobody but for load.
 //!
 //! # Proven by
-//! `tests/shadow.rs` and `tests/shadow_admit.rs`.
+//! `tests/it/shadow.rs` and `tests/it/shadow_admit.rs`.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

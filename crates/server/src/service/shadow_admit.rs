@@ -6,7 +6,7 @@
 //!   under the same number. One that admits what its parent denies ends it at once: nobody works.
 //!
 //! # Proven by
-//! `tests/shadow_admit.rs`.
+//! `tests/it/shadow_admit.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

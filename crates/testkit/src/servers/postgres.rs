@@ -269,8 +269,27 @@ fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Runs `initdb`.
+/// A data directory of its own for a server: a copy of the one that `initdb` made, which runs once
+/// per process.
 fn make_cluster(directory: &Directory, user: Option<&'static str>) -> Result<PathBuf, Failure> {
+    static TEMPLATE: Mutex<Option<Directory>> = Mutex::new(None);
+    let mut template = TEMPLATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = match template.take() {
+        Some(made) => made,
+        None => {
+            let made = Directory::new()?;
+            initialize(&made, user)?;
+            made
+        }
+    };
+    let original = template.insert(made).join(DATA);
+    let data = directory.join(DATA);
+    run(Command::new("cp").args(["--archive", "--reflink=auto"]).args([&original, &data]))?;
+    Ok(data)
+}
+
+/// Runs `initdb`.
+fn initialize(directory: &Directory, user: Option<&'static str>) -> Result<(), Failure> {
     let initdb = program("initdb")?;
     let data = directory.join(DATA);
     fs::create_dir(&data).map_err(Failure::io("make a directory"))?;
@@ -282,7 +301,7 @@ fn make_cluster(directory: &Directory, user: Option<&'static str>) -> Result<Pat
     command.args(["--no-sync", "--auth=trust", "--username=postgres"]);
     command.args(["--encoding=UTF8", "--locale=C", "--pgdata"]).arg(&data);
     run(command.current_dir(directory.path()))?;
-    Ok(data)
+    Ok(())
 }
 
 /// The newest version that Debian's packages installed, or what the shell would find.

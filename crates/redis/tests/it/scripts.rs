@@ -1,0 +1,55 @@
+//! The scripts as texts.
+
+use admittance_redis::script_texts;
+
+/// What servers keep the scripts under. A change here is a change of what every instance runs:
+/// old and new instances decide side by side while they are replaced.
+const PINNED: &[(&str, &str)] = &[
+    ("check tat", "8ea2ec114b0bccfbc714697bdda5833dc121e094"),
+    ("peek tat", "9222cbd485e351871c4bedee9ae6bbe71cf66d9f"),
+    ("forecast tat", "e5cb6c983adc3837e092f40a01fce20942354d76"),
+    ("check window", "36685763db741ea86f21798934f8cad98129aaf3"),
+    ("peek window", "7a74688787f5d717eac3c784edd00971ad4b8958"),
+    ("forecast window", "5aaeb8fb722e569ad9f87c3cd1f7debd89fc2bb6"),
+    ("check sliding", "13e5f71f5bc2b602caf668372833fee75e906469"),
+    ("peek sliding", "0b8ea5efd23e85b1b16b4ea1b2926135fddaf1ad"),
+    ("forecast sliding", "17d283fc841238136911d5e83b253d60b48525af"),
+    ("check log", "23f227543592e109a5e8f0bd8fe2861ac9d3f5ac"),
+    ("peek log", "f0bcac6d22477773bd163623cd744e9bbf9089c7"),
+    ("forecast log", "a832455c2ce76cd860190af5e207eef6975c7a22"),
+    ("reset", "91141681e95ee0b447776a4c4594cedb1897cfe7"),
+    ("all", "f6e813df61444f630c72d4eed596b5d3266d5caa"),
+    ("any", "767771ebf306c68620d312a8933382a2ae40acf4"),
+    ("load", "9c4dc61ab5226b48ca29937df5613ff9f0838794"),
+    ("swap", "846f49706a2ddedbba8a7bdbd76c64913bae6527"),
+    ("lease tat", "7cb0b965ad8c638abe87a21a9b63fd27b652b0c8"),
+    ("lease window", "afe1c1e44ab82104cac314a1901cd3536fb10c44"),
+    ("give back tat", "6498f7c703a2d8c60f54ce18173ca81d01e19047"),
+    ("give back window", "68e3280b49bbf7a72ed4f06489cd1ebd6133f256"),
+    ("beat", "67252a06b15beffadd4567199502c52d780fbaf5"),
+    ("leave", "f759ca43fd18de81ba95d3463d7288ef95b7c00f"),
+    ("collect", "a667f67325049b3eb9d845ed9ead0f07e4e6cc71"),
+    ("secret", "444b3dee7f05bb59f203dd5e3a5986e7813f8f87"),
+    ("post", "fed4cba4f48b9dc83733d9d18eb53715c62727c9"),
+    ("book", "d674bdf5d0f5d5323e52ecb7a375f4ff1b03fee6"),
+    ("fuse", "9c5ecd9a327a12bf5b5c23e24a825222cf5338f0"),
+];
+
+#[test]
+fn no_script_changes_by_accident() {
+    let texts = script_texts();
+    let given: Vec<(&str, &str)> = texts.iter().map(|(name, _, hash)| (*name, &**hash)).collect();
+    assert_eq!(given, PINNED, "a script has changed; if it shall, write its new hash here");
+}
+
+#[test]
+fn no_script_joins_numbers_that_lose_digits() {
+    for (name, text, _) in script_texts() {
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
+            // Units of a log are at most 100,000; nothing else may be joined but texts.
+            let joined =
+                line.replace(".. cost", "").replace(".. format(", "").replace("at .. ':'", "");
+            assert!(!joined.contains(".."), "{name}: {line}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The tests of the service.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod admission;
+mod admission_ends;
+mod admission_leases;
+mod admit;
+mod behind;
+mod budgets;
+mod config;
+mod config_admission;
+mod config_budget;
+mod config_concurrency;
+mod config_formats;
+mod config_load;
+mod config_resolved;
+mod config_schema;
+mod config_shadow;
+mod escrow;
+mod fail;
+mod files;
+mod fleet;
+mod grpc;
+mod http;
+mod http_doors;
+mod http_load;
+mod http_transport;
+mod lease;
+mod lend;
+mod live;
+mod load;
+mod meeting;
+mod metrics;
+mod monitor;
+mod observe;
+mod observed;
+mod reload;
+mod seen;
+mod shadow;
+mod shadow_admit;
+mod shadow_budgets;
+mod stall;
+mod standard;
+mod tls;
+mod web;
