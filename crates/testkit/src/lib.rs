@@ -43,6 +43,7 @@
 //! times as long.
 #![forbid(unsafe_code)]
 
+mod backend;
 mod budgets;
 #[cfg(feature = "certificates")]
 pub mod certificates;
@@ -51,7 +52,6 @@ mod contracts;
 mod custom;
 mod departure;
 mod equality;
-mod faulty;
 mod fleets;
 mod fused;
 mod groups;
@@ -60,6 +60,7 @@ mod leases;
 mod races;
 mod relays;
 mod run;
+mod scripted;
 #[cfg(feature = "servers")]
 pub mod servers;
 mod trial;
@@ -68,6 +69,7 @@ mod violation;
 use admittance::{Applied, Micros, Op, Store, StoreError};
 use admittance_testdata::{samples, timeline};
 
+pub use backend::MemoryBackend;
 pub use budgets::{
     Budgets, TimedEntry, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
     accounts_equal_core,
@@ -81,7 +83,6 @@ pub use contracts::{
 pub use custom::custom_strategies_decide_exactly;
 pub use departure::{Departure, Promise};
 pub use equality::equals_core;
-pub use faulty::{Fault, Faulty};
 pub use fleets::{
     Fleets, coordinators_are_atomic, coordinators_are_bounded, coordinators_equal_core,
 };
@@ -92,6 +93,7 @@ pub use leases::leases_equal_core;
 pub use races::racing_callers_admit_exactly_the_burst;
 pub use relays::{Relays, relays_are_atomic, relays_are_bounded, relays_equal_memory};
 pub use run::{block_on, join_all};
+pub use scripted::{Behavior, Request, Scripted};
 pub use violation::{Contract, Fact, Violation};
 
 /// An op and the instant it is asked at.

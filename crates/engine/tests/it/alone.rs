@@ -5,14 +5,13 @@
 //! are nearly right go through the same lines and must break the bound.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use admittance::{
-    Action, Applied, AppliedMany, AppliedSeveral, BreakerRules, Builtin, Clock as _, Cost, Decimal,
-    Decision, FailMode, Group, GuardSettings, Guarded, Limiter, ManualClock, Many, Memory, Micros,
-    Op, Shape, SharedLimiter, SlidingLog, SlidingWindow, Source, Span, SpentAt, Store, StoreError,
-    Strategy, Window,
+    Action, BreakerRules, Builtin, Clock as _, Cost, Decimal, Decision, FailMode, GuardSettings,
+    Guarded, Limiter, ManualClock, Memory, Micros, Op, Shape, SharedLimiter, SlidingLog,
+    SlidingWindow, Source, Span, SpentAt, Store, StoreError, Strategy, Window,
 };
+use admittance_testkit::Scripted;
 use fastrand::Rng;
 use num_bigint::BigUint;
 
@@ -22,35 +21,7 @@ use crate::timeline::{Clock, Timeline, cost, generator, long};
 const TIMELINES: usize = 150;
 const STEPS: usize = 120;
 
-/// A store that can be switched off.
-struct Switched {
-    memory: Memory<ManualClock>,
-    is_down: AtomicBool,
-}
-
-impl Switched {
-    fn check(&self) -> Result<(), StoreError> {
-        let is_down = self.is_down.load(Ordering::SeqCst);
-        if is_down { Err(StoreError::Unavailable) } else { Ok(()) }
-    }
-}
-
-impl Store for Switched {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.check()?;
-        self.memory.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.check()?;
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.check()?;
-        self.memory.several(group).await
-    }
-}
+type Switched = Scripted<Memory<ManualClock>>;
 
 /// A node as the runs see it.
 trait Node {
@@ -63,7 +34,7 @@ trait Node {
 impl Node for SharedLimiter<Arc<Switched>> {
     async fn check(&self, cost: Cost) -> Decision {
         let decided = Self::check(self, b"key", cost).await.expect("a decision");
-        let is_down = self.store().store().is_down.load(Ordering::SeqCst);
+        let is_down = self.store().store().is_down();
         assert_eq!(decided.source == Source::FailMode, is_down);
         decided.decision
     }
@@ -122,7 +93,7 @@ impl Run {
             let now = timeline.next(rng, last.as_ref());
             world.clock.set(now);
             if step == lost_at {
-                world.store.is_down.store(true, Ordering::SeqCst);
+                world.store.fails(StoreError::Unavailable);
                 for node in &mut nodes {
                     node.lost();
                     // Both notice at once, as they would within a moment of traffic.
@@ -213,7 +184,7 @@ impl World {
     fn new(strategy: Builtin) -> Self {
         let clock = ManualClock::default();
         let memory = Memory::new(clock.clone()).max_keys(1_000);
-        let store = Arc::new(Switched { memory, is_down: AtomicBool::new(false) });
+        let store = Arc::new(Scripted::new(memory));
         Self { store, clock, strategy }
     }
 

@@ -5,73 +5,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use admittance::two_tier::ManualLeaseClock;
 use admittance::{
-    Action, Answer, Applied, AppliedMany, AppliedSeveral, Builtin, Clock, Cost, Decision,
-    EscrowRules, FailMode, FairEscrow, Group, GuardSettings, Guarded, ManualClock, Many, Memory,
-    Micros, Op, Outcome, Quantum, Retry, SharedEscrow, Source, Span, Store, StoreError, Window,
+    Action, Answer, Builtin, Clock, Cost, Decision, EscrowRules, FailMode, FairEscrow,
+    GuardSettings, Guarded, ManualClock, Memory, Micros, Op, Outcome, Quantum, Retry, SharedEscrow,
+    Source, Span, Store, StoreError, Window,
 };
-use tokio::sync::{Notify, RwLock};
+use admittance_testkit::{Behavior, Request, Scripted, block_on};
+use tokio::sync::Notify;
 
 /// A store that can be held up, cut off and made to forget.
-struct Odd {
-    memory: Memory<ManualClock>,
-    asked: AtomicU64,
-    mood: RwLock<Mood>,
-    /// Answers wait for this in [`Mood::Held`].
-    go: Notify,
+type Odd = Scripted<Arc<Memory<ManualClock>>>;
+
+fn odd(clock: &ManualClock) -> Arc<Odd> {
+    Arc::new(Scripted::new(Arc::new(Memory::new(clock.clone()).max_keys(100))))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mood {
-    Serves,
-    Held,
-    Fails,
-    /// The mutant: it grants whatever it is asked for.
-    Forgets,
+/// Holds replies back until they are let go.
+fn hold(store: &Odd) -> Arc<Notify> {
+    let go = Arc::new(Notify::new());
+    let held = Arc::clone(&go);
+    store.behaves(move |_| {
+        let held = Arc::clone(&held);
+        Behavior::serve().reply_after(async move { held.notified().await })
+    });
+    go
 }
 
-impl Odd {
-    fn new(clock: &ManualClock) -> Arc<Self> {
-        let memory = Memory::new(clock.clone()).max_keys(100);
-        let (mood, go) = (RwLock::new(Mood::Serves), Notify::new());
-        Arc::new(Self { memory, asked: AtomicU64::new(0), mood, go })
-    }
-
-    async fn becomes(&self, mood: Mood) {
-        *self.mood.write().await = mood;
-    }
-
-    fn asked(&self) -> u64 {
-        self.asked.load(Ordering::SeqCst)
-    }
-}
-
-impl Store for Odd {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        if op.policy != Guarded::<Self>::PROBE_POLICY {
-            self.asked.fetch_add(1, Ordering::SeqCst);
+/// The mutant: it grants whatever it is asked for.
+fn forgets(store: &Odd) {
+    let memory = Arc::clone(store.inner());
+    store.behaves(move |request| {
+        if let Request::Apply(op) = request {
+            let _forgotten = block_on(memory.apply(Op { action: Action::Reset, ..*op })).unwrap();
         }
-        let mood = *self.mood.read().await;
-        match mood {
-            Mood::Fails => return Err(StoreError::Lost),
-            Mood::Forgets => {
-                let _forgotten = self.memory.apply(Op { action: Action::Reset, ..op }).await?;
-            }
-            Mood::Serves | Mood::Held => {}
-        }
-        let applied = self.memory.apply(op).await?;
-        if mood == Mood::Held {
-            self.go.notified().await;
-        }
-        Ok(applied)
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.memory.several(group).await
-    }
+        Behavior::serve()
+    });
 }
 
 const WINDOW: Span = Span::from_secs(10);
@@ -157,10 +124,10 @@ fn tenants_in_one_process_share_by_weight_and_idle_shares_are_lent() {
 }
 
 /// Whether processes that ask for all they can get stay within 100 per window, and get it all.
-async fn a_fleet_takes_the_whole_budget_and_no_more(mood: Mood) -> bool {
+async fn a_fleet_takes_the_whole_budget_and_no_more(becomes: impl FnOnce(&Odd)) -> bool {
     let wall = clock();
-    let store = Odd::new(&wall);
-    store.becomes(mood).await;
+    let store = odd(&wall);
+    becomes(&store);
     // Clocks of the processes are minutes apart; the store's is the one that counts.
     let clocks = [0_u64, 90, 3_600].map(|secs| {
         let clock = clock();
@@ -190,14 +157,14 @@ async fn a_fleet_takes_the_whole_budget_and_no_more(mood: Mood) -> bool {
 
 #[tokio::test]
 async fn processes_that_lease_admit_the_budget_together_and_no_more() {
-    assert!(a_fleet_takes_the_whole_budget_and_no_more(Mood::Serves).await);
-    assert!(!a_fleet_takes_the_whole_budget_and_no_more(Mood::Forgets).await, "the mutant");
+    assert!(a_fleet_takes_the_whole_budget_and_no_more(Odd::serves).await);
+    assert!(!a_fleet_takes_the_whole_budget_and_no_more(forgets).await, "the mutant");
 }
 
 #[tokio::test]
 async fn what_is_left_is_taken_when_it_is_less_than_a_quantum() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let escrow = process(&store, &clock, 30);
     for _ in 0..3 {
         assert!(admits(&escrow, b"ann", 30).await);
@@ -216,9 +183,9 @@ async fn what_is_left_is_taken_when_it_is_less_than_a_quantum() {
 #[tokio::test]
 async fn many_who_miss_at_once_ask_the_store_once() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let escrow = process(&store, &clock, 100);
-    store.becomes(Mood::Held).await;
+    let go = hold(&store);
     let callers: Vec<_> = (0..50_u8)
         .map(|tenant| {
             let escrow = Arc::clone(&escrow);
@@ -229,7 +196,7 @@ async fn many_who_miss_at_once_ask_the_store_once() {
         tokio::task::yield_now().await;
     }
     assert_eq!(store.asked(), 1);
-    store.go.notify_one();
+    go.notify_one();
     for caller in callers {
         assert!(caller.await.unwrap());
     }
@@ -239,9 +206,9 @@ async fn many_who_miss_at_once_ask_the_store_once() {
 #[tokio::test]
 async fn a_caller_that_goes_away_leaves_its_credits_to_the_others() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let escrow = process(&store, &clock, 100);
-    store.becomes(Mood::Held).await;
+    let go = hold(&store);
     let gone = {
         let escrow = Arc::clone(&escrow);
         tokio::spawn(async move { admits(&escrow, b"gone", 1).await })
@@ -251,8 +218,8 @@ async fn a_caller_that_goes_away_leaves_its_credits_to_the_others() {
     }
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
-    store.becomes(Mood::Serves).await;
-    store.go.notify_one();
+    store.serves();
+    go.notify_one();
     assert!(admits(&escrow, b"ann", 50).await);
     assert_eq!((store.asked(), escrow.stats().budget), (1, 100));
 }
@@ -260,9 +227,9 @@ async fn a_caller_that_goes_away_leaves_its_credits_to_the_others() {
 #[tokio::test]
 async fn a_grant_that_arrives_after_its_window_is_not_spent() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let escrow = process(&store, &clock, 40);
-    store.becomes(Mood::Held).await;
+    let go = hold(&store);
     let caller = {
         let escrow = Arc::clone(&escrow);
         tokio::spawn(async move { escrow.check(b"ann", units(3)).await.decision })
@@ -270,9 +237,9 @@ async fn a_grant_that_arrives_after_its_window_is_not_spent() {
     while store.asked() == 0 {
         tokio::task::yield_now().await;
     }
-    store.becomes(Mood::Serves).await;
+    store.serves();
     clock.advance(WINDOW);
-    store.go.notify_one();
+    go.notify_one();
     let decision = caller.await.unwrap();
     assert!(decision.is_admit());
     assert_eq!(decision.reset_at, clock.now() + WINDOW, "the next window paid, when asked again");
@@ -284,7 +251,7 @@ async fn a_grant_that_arrives_after_its_window_is_not_spent() {
 async fn left_in(store: &Odd) -> u64 {
     let strategy = Builtin::from(Window::fixed(100, WINDOW).unwrap());
     let op = Op { policy: "tenants", strategy: &strategy, key: b"budget", action: Action::Peek };
-    match store.memory.apply(op).await.unwrap().answer {
+    match store.inner().apply(op).await.unwrap().answer {
         Answer::Decision(Decision { remaining, .. }) => remaining,
         other => panic!("{other:?}"),
     }
@@ -293,7 +260,7 @@ async fn left_in(store: &Odd) -> u64 {
 #[tokio::test]
 async fn credits_die_with_the_window_that_paid_for_them() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let escrow = process(&store, &clock, 100);
     clock.advance(Span::from_secs(9));
     assert!(admits(&escrow, b"ann", 1).await);
@@ -313,10 +280,10 @@ async fn without_a_store_held_credits_are_spent_and_then_the_fail_mode_answers()
     let half = FailMode::Local { share: "0.5".parse().unwrap() };
     for fail in [FailMode::Open, FailMode::Closed, half] {
         let clock = clock();
-        let store = Odd::new(&clock);
+        let store = odd(&clock);
         let escrow = failing(&store, &clock, 10, fail);
         assert!(admits(&escrow, b"ann", 1).await);
-        store.becomes(Mood::Fails).await;
+        store.fails(StoreError::Lost);
         for _ in 0..9 {
             let decided = escrow.check(b"ann", Cost::ONE).await;
             assert!(decided.decision.is_admit() && decided.source == Source::Store);
@@ -349,9 +316,9 @@ async fn without_a_store_held_credits_are_spent_and_then_the_fail_mode_answers()
 #[tokio::test]
 async fn all_who_waited_while_a_lease_failed_share_the_failure() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let escrow = process(&store, &clock, 10);
-    store.becomes(Mood::Fails).await;
+    store.fails(StoreError::Lost);
     let callers: Vec<_> = (0..50_u8)
         .map(|tenant| {
             let escrow = Arc::clone(&escrow);
@@ -369,7 +336,7 @@ async fn all_who_waited_while_a_lease_failed_share_the_failure() {
 #[tokio::test(start_paused = true)]
 async fn what_is_granted_late_is_there_for_the_next() {
     let clock = clock();
-    let store = Odd::new(&clock);
+    let store = odd(&clock);
     let guarded = Guarded::start(Arc::clone(&store), GuardSettings::default());
     let rules = EscrowRules::new(100, WINDOW);
     let quantum = Quantum::new(&rules, Some(10)).unwrap();
@@ -383,14 +350,14 @@ async fn what_is_granted_late_is_there_for_the_next() {
         lease,
     );
     let escrow = escrow.unwrap();
-    store.becomes(Mood::Held).await;
+    let go = hold(&store);
     for _ in 0..10 {
         let late = escrow.check(b"ann", Cost::ONE).await;
         assert_eq!((late.source, late.decision.is_admit()), (Source::FailMode, false));
     }
     assert!(store.asked() <= 4, "{} asks are open", store.asked());
-    store.becomes(Mood::Serves).await;
-    store.go.notify_waiters();
+    store.serves();
+    go.notify_waiters();
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     for _ in 0..10 {
         assert!(escrow.check(b"ann", Cost::ONE).await.decision.is_admit());

@@ -1,39 +1,17 @@
 //! Gates of a fleet on one coordinator, on a clock that stands still until told otherwise.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use admittance::concurrency::{FleetRules, Grant, Leave, MemberRules, Node, Outage, Report};
+use admittance::concurrency::{FleetRules, MemberRules, Node, Outage};
 use admittance::gate::{FleetGate, FleetSettings, Gate, LimitRules};
 use admittance::two_tier::ManualLeaseClock;
-use admittance::{Coordinator, CoordinatorError, ManualClock, MemoryCoordinator, Span, StoreError};
+use admittance::{ManualClock, MemoryCoordinator, Span, StoreError};
+use admittance_testkit::Scripted;
 
 /// A coordinator that can be cut off.
-struct Line {
-    coordinator: MemoryCoordinator<ManualClock>,
-    is_cut: AtomicBool,
-    beats: AtomicU64,
-}
-
-impl Coordinator for Line {
-    async fn beat(
-        &self,
-        fleet: &str,
-        rules: &FleetRules,
-        report: &Report,
-    ) -> Result<Grant, CoordinatorError> {
-        self.beats.fetch_add(1, Ordering::Relaxed);
-        if self.is_cut.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable.into());
-        }
-        self.coordinator.beat(fleet, rules, report).await
-    }
-
-    async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
-        self.coordinator.leave(fleet, leave).await
-    }
-}
+type Line = Scripted<MemoryCoordinator<ManualClock>>;
 
 struct Fleet {
     line: Arc<Line>,
@@ -45,9 +23,8 @@ impl Fleet {
     fn new() -> Self {
         let clock = ManualClock::default();
         let coordinator = MemoryCoordinator::new(clock.clone());
-        let line = Line { coordinator, is_cut: AtomicBool::new(false), beats: AtomicU64::new(0) };
         let rules = FleetRules { max_hold: Span::from_ms(500), ..FleetRules::default() };
-        Self { line: Arc::new(line), clock, rules }
+        Self { line: Arc::new(Scripted::new(coordinator)), clock, rules }
     }
 
     fn join(&self, id: &str, outage: Outage, eager: bool) -> FleetGate {
@@ -106,10 +83,10 @@ async fn two_gates_never_hold_more_than_the_limit_while_one_joins() {
         fleet.pass(3_000).await;
         assert_eq!(acquired(&second).len(), 3, "seven are");
         held.truncate(4);
-        let before = fleet.line.beats.load(Ordering::Relaxed);
+        let before = fleet.line.asked();
         fleet.pass(if eager { 50 } else { 3_000 }).await;
         assert_eq!((acquired(&first).len(), acquired(&second).len()), (1, 5), "eager: {eager}");
-        assert!(fleet.line.beats.load(Ordering::Relaxed) - before < 20, "reports are bounded");
+        assert!(fleet.line.asked() - before < 20, "reports are bounded");
     }
 }
 
@@ -124,13 +101,13 @@ async fn a_gate_that_is_cut_off_fences_itself_and_says_so_once() {
     });
     fleet.pass(4_000).await;
     assert!(gate.acquire().is_ok());
-    fleet.line.is_cut.store(true, Ordering::Relaxed);
+    fleet.line.fails(StoreError::Unavailable);
     fleet.pass(2_100).await;
     assert!(gate.acquire().unwrap_err().is_fenced);
     fleet.pass(2_000).await;
     assert_eq!(told.load(Ordering::Relaxed), 1);
     assert!(gate.state().is_fenced && gate.state().failure.is_some());
-    fleet.line.is_cut.store(false, Ordering::Relaxed);
+    fleet.line.serves();
     fleet.pass(1_100).await;
     assert!(gate.acquire().is_ok());
     assert!(!gate.state().is_fenced);
@@ -150,15 +127,15 @@ async fn the_fence_does_not_wait_for_the_task() {
 #[tokio::test(start_paused = true)]
 async fn a_gate_that_may_go_on_alone_does() {
     let fleet = Fleet::new();
-    fleet.line.is_cut.store(true, Ordering::Relaxed);
+    fleet.line.fails(StoreError::Unavailable);
     let gate = fleet.join("a", Outage::LocalOnly, false);
     assert_eq!(acquired(&gate).len(), 10);
-    fleet.line.is_cut.store(false, Ordering::Relaxed);
+    fleet.line.serves();
     fleet.pass(1_100).await;
     assert_eq!(acquired(&gate).len(), 0, "the fleet is new, and grants nothing yet");
     fleet.pass(3_000).await;
     assert_eq!(acquired(&gate).len(), 10);
-    fleet.line.is_cut.store(true, Ordering::Relaxed);
+    fleet.line.fails(StoreError::Unavailable);
     fleet.pass(3_000).await;
     assert_eq!(acquired(&gate).len(), 10);
 }

@@ -3,85 +3,35 @@
 //! Time is tokio's and stands still until everything waits, so "20 ms" below are exact. That
 //! nothing waits for the store is shown by counting what reached it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use admittance::{
-    Action, Applied, AppliedMany, AppliedSeveral, BreakerRules, BreakerState, Builtin, Cost,
-    Decision, FailMode, Group, GuardSettings, Guarded, ManualClock, Many, Memory, Micros, Op,
-    Outcome, Retry, SharedLimiter, Source, Span, Store, StoreError, Window,
+    Action, Applied, BreakerRules, BreakerState, Builtin, Cost, Decision, FailMode, GuardSettings,
+    Guarded, ManualClock, Many, Memory, Micros, Op, Outcome, Retry, SharedLimiter, Source, Span,
+    Store, StoreError, Window,
 };
+use admittance_testkit::{Behavior, Request, Scripted};
 use tokio::time::Instant;
 
-/// How a store behaves for now.
-#[derive(Clone, Debug)]
-enum Mood {
-    Serves,
-    /// Never answers.
-    Hangs,
-    /// Answers after this long.
-    Slow(Duration),
-    Fails(StoreError),
-    /// Answers looks, refuses charges: a replica.
-    ReadOnly,
+/// A store that can be lost.
+type Moody = Scripted<Memory<ManualClock>>;
+
+fn moody(clock: ManualClock) -> Arc<Moody> {
+    Arc::new(Scripted::new(Memory::new(clock).max_keys(1_000)))
 }
 
-struct Moody {
-    memory: Memory<ManualClock>,
-    mood: Mutex<Mood>,
-    asked: AtomicU64,
-    probed: AtomicU64,
-}
-
-impl Moody {
-    fn new(clock: ManualClock) -> Arc<Self> {
-        let (memory, mood) = (Memory::new(clock).max_keys(1_000), Mutex::new(Mood::Serves));
-        Arc::new(Self { memory, mood, asked: AtomicU64::new(0), probed: AtomicU64::new(0) })
-    }
-
-    fn becomes(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
-    }
-
-    fn asked(&self) -> u64 {
-        self.asked.load(Ordering::SeqCst)
-    }
-
-    async fn meet(&self, policy: &str, writes: bool) -> Result<(), StoreError> {
-        let is_probe = policy == Guarded::<Self>::PROBE_POLICY;
-        let counter = if is_probe { &self.probed } else { &self.asked };
-        counter.fetch_add(1, Ordering::SeqCst);
-        let mood = self.mood.lock().unwrap().clone();
-        match mood {
-            Mood::Serves => Ok(()),
-            Mood::Hangs => std::future::pending().await,
-            Mood::Slow(length) => {
-                tokio::time::sleep(length).await;
-                Ok(())
-            }
-            Mood::Fails(error) => Err(error),
-            Mood::ReadOnly if writes => Err(StoreError::Refused { detail: "READONLY".into() }),
-            Mood::ReadOnly => Ok(()),
-        }
+/// Answers looks, refuses charges: a replica.
+fn read_only(request: &Request<'_>) -> Behavior {
+    match request {
+        Request::Apply(op) if !matches!(op.action, Action::Check(_)) => Behavior::serve(),
+        _ => Behavior::fail(StoreError::Refused { detail: "READONLY".into() }),
     }
 }
 
-impl Store for Moody {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.meet(op.policy, matches!(op.action, Action::Check(_))).await?;
-        self.memory.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.meet(many.policy, true).await?;
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.meet("", true).await?;
-        self.memory.several(group).await
-    }
+/// Answers after so many milliseconds.
+fn slow(ms: u64) -> impl Fn(&Request<'_>) -> Behavior {
+    move |_| Behavior::serve().after(tokio::time::sleep(Duration::from_millis(ms)))
 }
 
 const RULES: BreakerRules = BreakerRules {
@@ -101,7 +51,7 @@ struct Bench {
 
 fn bench(rules: BreakerRules) -> Bench {
     let clock = ManualClock::at(Micros::from_epoch_ms(1_700_000_000_000).unwrap());
-    let store = Moody::new(clock.clone());
+    let store = moody(clock.clone());
     let shared = Arc::new(clock.clone());
     let settings = GuardSettings { deadline: Span::from_ms(20), rules, clock: shared };
     let guard = Arc::new(Guarded::start(Arc::clone(&store), settings));
@@ -131,7 +81,7 @@ async fn until_closed(guard: &Guarded<Arc<Moody>>) {
 #[tokio::test(start_paused = true)]
 async fn a_decision_waits_for_its_deadline_and_a_timeout_is_not_sent_again() {
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::Hangs);
+    store.hangs();
     let began = Instant::now();
     let waited = Span::from_ms(20);
     assert_eq!(check(&guard).await, Err(StoreError::Timeout { waited }));
@@ -144,7 +94,7 @@ async fn a_decision_waits_for_its_deadline_and_a_timeout_is_not_sent_again() {
 /// Opens the breaker, and says how many of a hundred further asks reached the store.
 async fn asked_after_an_outage_began(rules: BreakerRules) -> u64 {
     let Bench { store, guard, .. } = bench(rules);
-    store.becomes(Mood::Hangs);
+    store.hangs();
     for _ in 0..3 {
         check(&guard).await.unwrap_err();
     }
@@ -168,18 +118,18 @@ async fn once_the_breaker_is_open_nothing_reaches_the_store_and_nothing_waits() 
 #[tokio::test(start_paused = true)]
 async fn probes_alone_find_out_that_the_store_is_back() {
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::Hangs);
+    store.hangs();
     for _ in 0..3 {
         check(&guard).await.unwrap_err();
     }
     assert_eq!(guard.counters().state, BreakerState::Open);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let probed = store.probed.load(Ordering::SeqCst);
+    let probed = store.probed();
     // One at once, then one each 100 ms after the 20 ms that each waits.
     assert_eq!((probed, guard.counters().probes), (84, 84));
     assert_eq!(guard.counters().state, BreakerState::Open);
     let asked = store.asked();
-    store.becomes(Mood::Serves);
+    store.serves();
     until_closed(&guard).await;
     assert_eq!(store.asked(), asked, "no request was spent on finding out");
     assert!(check(&guard).await.is_ok());
@@ -189,7 +139,7 @@ async fn probes_alone_find_out_that_the_store_is_back() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_only_reads_does_not_pass() {
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::ReadOnly);
+    store.behaves(read_only);
     assert!(ask(&guard, Action::Peek).await.is_ok());
     for _ in 0..3 {
         check(&guard).await.unwrap_err();
@@ -202,7 +152,7 @@ async fn a_replica_that_only_reads_does_not_pass() {
 #[tokio::test(start_paused = true)]
 async fn what_was_not_taken_is_sent_once_more_while_the_breaker_is_closed() {
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::Fails(StoreError::Unavailable));
+    store.fails(StoreError::Unavailable);
     for sent in [2, 4, 6] {
         assert_eq!(check(&guard).await, Err(StoreError::Unavailable));
         assert_eq!(store.asked(), sent);
@@ -211,7 +161,7 @@ async fn what_was_not_taken_is_sent_once_more_while_the_breaker_is_closed() {
     assert_eq!((store.asked(), guard.counters().turned_away), (6, 1));
     for error in [StoreError::Lost, StoreError::Refused { detail: "no".into() }] {
         let Bench { store, guard, .. } = bench(RULES);
-        store.becomes(Mood::Fails(error));
+        store.fails(error);
         check(&guard).await.unwrap_err();
         assert_eq!(store.asked(), 1, "it may have been applied, or will not be");
     }
@@ -229,7 +179,7 @@ async fn errors_that_blame_the_caller_do_not_count_against_the_store() {
         StoreError::TooManyPolicies { max: 1 },
         StoreError::NotReplicated { confirmed: 0 },
     ] {
-        store.becomes(Mood::Fails(error.clone()));
+        store.fails(error.clone());
         for _ in 0..50 {
             assert_eq!(check(&guard).await, Err(error.clone()));
         }
@@ -241,7 +191,7 @@ async fn errors_that_blame_the_caller_do_not_count_against_the_store() {
 #[tokio::test(start_paused = true)]
 async fn callers_less_patient_than_the_deadline_open_it_too() {
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::Hangs);
+    store.hangs();
     for _ in 0..3 {
         let patience = Duration::from_millis(15);
         tokio::time::timeout(patience, check(&guard)).await.unwrap_err();
@@ -249,7 +199,7 @@ async fn callers_less_patient_than_the_deadline_open_it_too() {
     assert_eq!((guard.counters().state, guard.counters().timed_out), (BreakerState::Open, 3));
     // Who goes away at once says nothing about the store.
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::Hangs);
+    store.hangs();
     for _ in 0..50 {
         let patience = Duration::from_millis(5);
         tokio::time::timeout(patience, check(&guard)).await.unwrap_err();
@@ -260,17 +210,17 @@ async fn callers_less_patient_than_the_deadline_open_it_too() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_is_an_outage_too() {
     let Bench { store, guard, .. } = bench(RULES);
-    store.becomes(Mood::Slow(Duration::from_millis(19)));
+    store.behaves(slow(19));
     for _ in 0..100 {
         assert!(check(&guard).await.is_ok());
     }
-    store.becomes(Mood::Slow(Duration::from_millis(21)));
+    store.behaves(slow(21));
     for _ in 0..3 {
         check(&guard).await.unwrap_err();
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(guard.counters().state, BreakerState::Open, "a probe waits no longer than others");
-    store.becomes(Mood::Slow(Duration::from_millis(19)));
+    store.behaves(slow(19));
     until_closed(&guard).await;
 }
 
@@ -280,13 +230,13 @@ async fn a_batch_has_a_deadline_more_for_each_250_keys() {
     let strategy = strategy();
     let key: &[u8] = b"ann";
     for (keys, waits_ms) in [(1, 20), (249, 20), (250, 40), (10_000, 20 + 40 * 20)] {
-        store.becomes(Mood::Hangs);
+        store.hangs();
         let (began, keys) = (Instant::now(), vec![key; keys]);
         let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
         let waited = Span::from_ms(waits_ms);
         assert_eq!(guard.check_many(many).await, Err(StoreError::Timeout { waited }));
         assert_eq!(began.elapsed(), Duration::from(waited));
-        store.becomes(Mood::Serves);
+        store.serves();
         let _ = check(guard).await.unwrap();
     }
 }
@@ -294,10 +244,10 @@ async fn a_batch_has_a_deadline_more_for_each_250_keys() {
 #[tokio::test(start_paused = true)]
 async fn patient_deadlines_do_not_hide_callers_that_give_up() {
     let clock = Arc::new(ManualClock::default());
-    let store = Moody::new(ManualClock::default());
+    let store = moody(ManualClock::default());
     let settings = GuardSettings { deadline: Span::from_secs(1), rules: RULES, clock };
     let guard = Guarded::start(Arc::clone(&store), settings);
-    store.becomes(Mood::Hangs);
+    store.hangs();
     for _ in 0..RULES.run_max {
         let gave_up = tokio::time::timeout(Duration::from_millis(15), check(&guard)).await;
         assert!(gave_up.is_err());
@@ -308,7 +258,7 @@ async fn patient_deadlines_do_not_hide_callers_that_give_up() {
 #[tokio::test(start_paused = true)]
 async fn a_key_that_cannot_be_read_is_counted_and_named_but_is_no_outage() {
     let Bench { store, guard, .. } = &bench(RULES);
-    store.becomes(Mood::Fails(StoreError::Unreadable));
+    store.fails(StoreError::Unreadable);
     for _ in 0..20 {
         assert_eq!(check(guard).await, Err(StoreError::Unreadable));
     }
@@ -333,7 +283,7 @@ async fn open_admits_and_closed_denies_until_the_next_probe() {
     let (open, closed) = (limiter(&bench, FailMode::Open), limiter(&bench, FailMode::Closed));
     let first = open.check(b"k", Cost::ONE).await.unwrap();
     assert_eq!((first.source, first.decision.remaining), (Source::Store, 9));
-    bench.store.becomes(Mood::Hangs);
+    bench.store.hangs();
     for _ in 0..3 {
         assert_eq!(open.check(b"k", Cost::ONE).await.unwrap().source, Source::FailMode);
     }
@@ -355,7 +305,7 @@ async fn open_admits_and_closed_denies_until_the_next_probe() {
         assert_eq!(limiter.peek(b"k").await, Err(StoreError::Unavailable));
         assert_eq!(limiter.forecast(b"k", Cost::ONE).await, Err(StoreError::Unavailable));
     }
-    bench.store.becomes(Mood::Serves);
+    bench.store.serves();
     until_closed(&bench.guard).await;
     let again = closed.check(b"k", Cost::ONE).await.unwrap();
     assert_eq!((again.source, again.decision.is_admit()), (Source::Store, true));
@@ -369,7 +319,7 @@ async fn local_starts_spent_goes_on_with_its_share_and_starts_anew_at_each_outag
     for _ in 0..2 {
         assert!(local.check(b"k", Cost::ONE).await.unwrap().decision.is_admit());
         assert!(!local.is_alone(), "an answer of the store ends the outage here");
-        bench.store.becomes(Mood::Hangs);
+        bench.store.hangs();
         for _ in 0..10 {
             let decided = local.check(b"k", Cost::ONE).await.unwrap();
             assert!(!decided.decision.is_admit(), "spent at the instant the outage began");
@@ -388,7 +338,7 @@ async fn local_starts_spent_goes_on_with_its_share_and_starts_anew_at_each_outag
         assert!(matches!(outcome, Outcome::Deny(Retry::After(_))), "{outcome:?}");
         let outcome = local.check(b"k", cost(11)).await.unwrap().decision.outcome;
         assert_eq!(outcome, Outcome::Deny(Retry::Never));
-        bench.store.becomes(Mood::Serves);
+        bench.store.serves();
         until_closed(&bench.guard).await;
     }
 }
@@ -402,7 +352,7 @@ async fn a_share_that_is_none_is_refused_and_one_that_rounds_to_nothing_denies()
         assert!(built.is_err(), "{share}");
     }
     let nothing = limiter(&bench, FailMode::Local { share: "0.09".parse().unwrap() });
-    bench.store.becomes(Mood::Hangs);
+    bench.store.hangs();
     for minute in 0..10 {
         assert!(!nothing.check(b"k", Cost::ONE).await.unwrap().decision.is_admit(), "{minute}");
         bench.clock.advance(Span::from_secs(60));
@@ -417,7 +367,7 @@ async fn an_ask_that_is_wrong_has_no_fail_mode() {
     let refused = open.check_many(&keys, Cost::ONE).await;
     assert!(matches!(refused, Err(StoreError::TooMany { .. })), "{refused:?}");
     // State that cannot be read is an operator's matter; until then the fail mode answers.
-    bench.store.becomes(Mood::Fails(StoreError::Unreadable));
+    bench.store.fails(StoreError::Unreadable);
     let decided = open.check(b"k", Cost::ONE).await.unwrap();
     assert_eq!((decided.source, decided.decision.is_admit()), (Source::FailMode, true));
     assert_eq!(bench.guard.counters().opened, 0);

@@ -2,81 +2,27 @@
 //! to it, on a clock that stands still until told otherwise.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use admittance::concurrency::{FleetRules, Grant, Leave, Node, Report};
+use admittance::concurrency::Node;
 use admittance::two_tier::ManualLeaseClock;
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, Builtin, Clock, Coordinator, CoordinatorError, Cost,
-    FailMode, Group, GuardSettings, Guarded, ManualClock, Many, Memory, MemoryCoordinator, Op,
-    Parts, SharedLimiter, Source, Span, Store, StoreError, Window,
+    Builtin, Clock, Cost, FailMode, GuardSettings, Guarded, ManualClock, Parts, SharedLimiter,
+    Source, Span, StoreError, Window,
 };
+use admittance_testkit::{Behavior, MemoryBackend, Request, Scripted};
 
 /// A node's way to the store and its coordinator, which can be cut.
-struct Line {
-    store: Arc<Memory<ManualClock>>,
-    coordinator: Arc<MemoryCoordinator<ManualClock>>,
-    is_cut: Arc<AtomicBool>,
-    /// Only the store is too slow.
-    is_slow: Arc<AtomicBool>,
-}
-
-impl Line {
-    fn serves(&self) -> Result<(), StoreError> {
-        let is_slow = self.is_slow.load(Ordering::Relaxed);
-        if is_slow { Err(StoreError::Unavailable) } else { self.open() }
-    }
-
-    fn open(&self) -> Result<(), StoreError> {
-        let is_cut = self.is_cut.load(Ordering::Relaxed);
-        if is_cut { Err(StoreError::Unavailable) } else { Ok(()) }
-    }
-}
-
-impl Store for Line {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.serves()?;
-        self.store.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.serves()?;
-        self.store.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.serves()?;
-        self.store.several(group).await
-    }
-}
-
-impl Coordinator for Line {
-    async fn beat(
-        &self,
-        fleet: &str,
-        rules: &FleetRules,
-        report: &Report,
-    ) -> Result<Grant, CoordinatorError> {
-        self.open()?;
-        self.coordinator.beat(fleet, rules, report).await
-    }
-
-    async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
-        self.coordinator.leave(fleet, leave).await
-    }
-}
+type Line = Arc<Scripted<Arc<MemoryBackend<ManualClock>>>>;
 
 struct Instance {
     limiter: SharedLimiter<Line>,
     parts: Arc<Parts>,
-    is_cut: Arc<AtomicBool>,
-    is_slow: Arc<AtomicBool>,
+    line: Line,
 }
 
 struct Rig {
-    store: Arc<Memory<ManualClock>>,
-    coordinator: Arc<MemoryCoordinator<ManualClock>>,
+    backend: Arc<MemoryBackend<ManualClock>>,
     clock: ManualClock,
     instances: Vec<Instance>,
 }
@@ -87,31 +33,23 @@ const WINDOW: Span = Span::from_secs(60);
 impl Rig {
     fn new(reserve: bool) -> Self {
         let clock = ManualClock::default();
-        let store = Arc::new(Memory::new(clock.clone()));
-        let coordinator = Arc::new(MemoryCoordinator::new(clock.clone()));
+        let backend = Arc::new(MemoryBackend::new(clock.clone()));
         let instances = (0..3).map(|id| {
-            let is_cut = Arc::new(AtomicBool::new(false));
-            let is_slow = Arc::new(AtomicBool::new(false));
-            let line = || Line {
-                is_slow: Arc::clone(&is_slow),
-                store: Arc::clone(&store),
-                coordinator: Arc::clone(&coordinator),
-                is_cut: Arc::clone(&is_cut),
-            };
+            let line = Arc::new(Scripted::new(Arc::clone(&backend)));
             let lease = ManualLeaseClock { lease: clock.clone(), wall: ManualClock::default() };
             let node = Node::new(&format!("node-{id}"), 1).unwrap();
-            let parts = Parts::on_clock(line(), node, reserve, Arc::new(lease)).unwrap();
+            let parts = Parts::on_clock(Arc::clone(&line), node, reserve, Arc::new(lease)).unwrap();
             let parts = Arc::new(parts);
             let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
             let strategy = Builtin::from(Window::fixed(LIMIT, WINDOW).unwrap());
-            let guard = Arc::new(Guarded::start(line(), settings));
+            let guard = Arc::new(Guarded::start(Arc::clone(&line), settings));
             let fail = FailMode::Granted { reserve };
             let limiter = SharedLimiter::new("api", strategy, guard, fail).unwrap();
             let limiter = limiter.parts(Arc::clone(&parts));
-            Instance { limiter, parts, is_cut, is_slow }
+            Instance { limiter, parts, line }
         });
         let instances = instances.collect();
-        Self { store, coordinator, instances, clock }
+        Self { backend, instances, clock }
     }
 
     async fn pass(&self, span_ms: u64) {
@@ -128,7 +66,12 @@ impl Rig {
     }
 
     fn cut(&self, nth: usize, is_cut: bool) {
-        self.instances[nth].is_cut.store(is_cut, Ordering::Relaxed);
+        let line = &self.instances[nth].line;
+        line.behaves(move |request| match request {
+            Request::Leave => Behavior::serve(),
+            _ if is_cut => Behavior::fail(StoreError::Unavailable),
+            _ => Behavior::serve(),
+        });
     }
 
     /// All that the instance admits now.
@@ -228,20 +171,17 @@ async fn a_smaller_part_that_was_granted_meanwhile_replaces_the_larger_one() {
     }
     rig.pass(3_000).await;
     assert_eq!(rig.instances[0].parts.alone(), Some(1_000));
-    rig.instances[0].is_slow.store(true, Ordering::Relaxed);
+    rig.instances[0].line.behaves(|request| match request {
+        Request::Beat | Request::Leave => Behavior::serve(),
+        _ => Behavior::fail(StoreError::Unavailable),
+    });
     let _ = rig.admitted(0).await;
     rig.next_window().await;
     assert_eq!(rig.admitted(0).await, LIMIT);
     // Its coordinator still answers, and grants half of it to another.
     let lease = ManualLeaseClock { lease: rig.clock.clone(), wall: ManualClock::default() };
     let node = Node::new("another", 1).unwrap();
-    let line = Line {
-        store: Arc::clone(&rig.store),
-        coordinator: Arc::clone(&rig.coordinator),
-        is_cut: Arc::default(),
-        is_slow: Arc::default(),
-    };
-    let other = Parts::on_clock(line, node, false, Arc::new(lease)).unwrap();
+    let other = Parts::on_clock(Arc::clone(&rig.backend), node, false, Arc::new(lease)).unwrap();
     rig.pass(4_000).await;
     assert_eq!((rig.instances[0].parts.alone(), other.alone()), (Some(500), Some(500)));
     rig.next_window().await;

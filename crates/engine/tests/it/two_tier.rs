@@ -1,16 +1,16 @@
 //! The tier in this process, over a store in memory. Time is tokio's, for the store and for the
 //! leases, and stands still until everything waits.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use admittance::two_tier::{Batch, InvalidLeasing, LeaseClock, Leasing, TwoTier};
 use admittance::{
-    Action, Applied, AppliedMany, AppliedSeveral, Builtin, Clock, Cost, Decided, FailMode, Gcra,
-    Group, GuardSettings, Guarded, Many, Memory, Micros, Op, SharedLimiter, SlidingWindow, Source,
-    Span, Store, StoreError, Tat, Window,
+    Action, Applied, Builtin, Clock, Cost, Decided, FailMode, Gcra, GuardSettings, Guarded, Memory,
+    Micros, Op, SharedLimiter, SlidingWindow, Source, Span, Store, Tat, Window,
 };
+use admittance_testkit::{Behavior, Scripted};
 use tokio::time::{Instant, advance, sleep};
 
 /// Tokio's time, from an instant of one's own on.
@@ -53,44 +53,24 @@ impl LeaseClock for NodeTime {
     }
 }
 
-/// A store in memory that can be slow, and counts what it is asked.
-struct Slow {
-    time: Time,
-    memory: Memory<Time>,
-    delay: Mutex<Option<Duration>>,
+type Tier = TwoTier<Arc<Slow>, NodeTime>;
+
+/// A store in memory that can be slow.
+type Slow = Scripted<Memory<Time>>;
+
+/// What the store was asked.
+#[derive(Default)]
+struct Counts {
     leases: AtomicU64,
     checks: AtomicU64,
     given_back: AtomicU64,
     restored: AtomicU64,
 }
 
-impl Slow {
-    fn new() -> Arc<Self> {
-        let time = Time::from_ms(1_700_000_000_000);
-        Arc::new(Self {
-            time,
-            memory: Memory::new(time).max_keys(10_000),
-            delay: Mutex::new(None),
-            leases: AtomicU64::new(0),
-            checks: AtomicU64::new(0),
-            given_back: AtomicU64::new(0),
-            restored: AtomicU64::new(0),
-        })
-    }
-
-    fn takes(&self, delay: Option<Duration>) {
-        *self.delay.lock().unwrap() = delay;
-    }
-
-    fn leases(&self) -> u64 {
-        self.leases.load(Ordering::SeqCst)
-    }
-}
-
-impl Store for Slow {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        if op.policy == Guarded::<Self>::PROBE_POLICY {
-            return self.memory.apply(op).await;
+impl Counts {
+    fn count(&self, op: &Op<'_>, applied: &Applied) {
+        if op.policy == Guarded::<Slow>::PROBE_POLICY {
+            return;
         }
         let counter = match op.action {
             Action::Lease(_) => &self.leases,
@@ -98,36 +78,38 @@ impl Store for Slow {
             _ => &self.checks,
         };
         counter.fetch_add(1, Ordering::SeqCst);
-        let applied = self.memory.apply(op).await?;
         if let admittance::Answer::GivenBack(units) = applied.answer {
             self.restored.fetch_add(units, Ordering::SeqCst);
         }
-        // The answer is on its way: the store has decided, the node does not know yet.
-        let delay = *self.delay.lock().unwrap();
-        if let Some(delay) = delay {
-            sleep(delay).await;
-        }
-        Ok(applied)
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.memory.several(group).await
     }
 }
 
-type Tier = TwoTier<Arc<Slow>, NodeTime>;
-
 struct Rig {
     store: Arc<Slow>,
+    counts: Arc<Counts>,
+    time: Time,
 }
 
 impl Rig {
     fn new() -> Self {
-        Self { store: Slow::new() }
+        let (time, counts) = (Time::from_ms(1_700_000_000_000), Arc::<Counts>::default());
+        let counted = Arc::clone(&counts);
+        let store = Scripted::new(Memory::new(time).max_keys(10_000))
+            .watched(move |op, applied| counted.count(op, applied));
+        Self { store: Arc::new(store), counts, time }
+    }
+
+    /// From now on replies are on their way for so long: the store has decided, the node does not
+    /// know yet.
+    fn replies_after(&self, delay: Duration) {
+        self.store.behaves(move |request| match request.is_probe() {
+            true => Behavior::serve(),
+            false => Behavior::serve().reply_after(sleep(delay)),
+        });
+    }
+
+    fn leases(&self) -> u64 {
+        self.counts.leases.load(Ordering::SeqCst)
     }
 
     fn shared(&self, strategy: Builtin, fail: FailMode) -> SharedLimiter<Arc<Slow>> {
@@ -174,7 +156,7 @@ async fn a_batch_is_one_ask_and_nothing_of_the_limit_is_lost() {
         assert!(decided.decision.is_admit(), "{place}");
         assert_eq!(decided.source == Source::Store, place % 100 == 0, "{place}");
     }
-    assert_eq!(rig.store.leases(), 10);
+    assert_eq!(rig.leases(), 10);
     let denied = check(&node, b"ann").await;
     assert!(!denied.decision.is_admit());
     assert_eq!(denied.source, Source::Store);
@@ -201,7 +183,7 @@ async fn a_denial_takes_nothing_and_what_is_left_is_not_stranded() {
 #[tokio::test(start_paused = true)]
 async fn misses_at_once_share_one_ask() {
     let rig = Rig::new();
-    rig.store.takes(Some(Duration::from_millis(5)));
+    rig.replies_after(Duration::from_millis(5));
     let node = Arc::new(rig.node(window(1_000, 60), batch(10)));
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..50 {
@@ -211,13 +193,13 @@ async fn misses_at_once_share_one_ask() {
     while let Some(admitted) = asking.join_next().await {
         assert!(admitted.unwrap());
     }
-    assert!(rig.store.leases() <= 2, "{} asks", rig.store.leases());
+    assert!(rig.leases() <= 2, "{} asks", rig.leases());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_no_longer_than_the_deadline_and_a_late_grant_is_used() {
     let rig = Rig::new();
-    rig.store.takes(Some(Duration::from_millis(50)));
+    rig.replies_after(Duration::from_millis(50));
     let node = rig.node(window(1_000, 60), batch(10));
     let began = Instant::now();
     let late = check(&node, b"ann").await;
@@ -227,7 +209,7 @@ async fn a_request_waits_no_longer_than_the_deadline_and_a_late_grant_is_used() 
     for _ in 0..10 {
         assert_eq!(check(&node, b"ann").await.source, Source::Node);
     }
-    assert_eq!(rig.store.leases(), 1);
+    assert_eq!(rig.leases(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +218,7 @@ async fn credits_die_before_their_window_whatever_the_clocks_say() {
     let node = rig.node(window(100, 2), batch(50));
     let first = check(&node, b"ann").await;
     let paid_until = first.decision.reset_at;
-    let store_clock = rig.store.time;
+    let store_clock = rig.time;
     while store_clock.read() < paid_until {
         if let Some(decided) = node.spend(b"ann", Cost::ONE) {
             assert_eq!(decided.decision.reset_at, paid_until);
@@ -254,14 +236,14 @@ async fn closing_gives_back_what_is_held() {
     assert!(check(&one, b"ann").await.decision.is_admit());
     assert!(!check(&two, b"ann").await.decision.is_admit(), "the other has all of it");
     one.close().await;
-    assert_eq!(rig.store.restored.load(Ordering::SeqCst), 99);
+    assert_eq!(rig.counts.restored.load(Ordering::SeqCst), 99);
     assert_eq!(one.stats().given_back, 99);
     for _ in 0..99 {
         assert!(check(&two, b"ann").await.decision.is_admit());
     }
     assert!(!check(&two, b"ann").await.decision.is_admit());
     assert_eq!(check(&one, b"bob").await.source, Source::Store, "it asks one by one from now on");
-    assert_eq!(rig.store.checks.load(Ordering::SeqCst), 1);
+    assert_eq!(rig.counts.checks.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,13 +255,13 @@ async fn what_is_idle_goes_back() {
     assert!(!check(&two, b"ann").await.decision.is_admit());
     sleep(Duration::from_millis(1_500)).await;
     assert!(check(&two, b"ann").await.decision.is_admit());
-    assert_eq!(rig.store.restored.load(Ordering::SeqCst), 99);
+    assert_eq!(rig.counts.restored.load(Ordering::SeqCst), 99);
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_low_water_more_is_asked_for_and_nobody_waits() {
     let rig = Rig::new();
-    rig.store.takes(Some(Duration::from_millis(5)));
+    rig.replies_after(Duration::from_millis(5));
     let leasing = Leasing { low_water: 20, ..batch(100) };
     let node = rig.node(window(10_000, 60), leasing);
     let _ = check(&node, b"ann").await;
@@ -312,7 +294,7 @@ async fn an_outage_leaves_what_is_held_and_then_the_fail_mode_answers() {
     let rig = Rig::new();
     let node = rig.node(window(100, 60), batch(10));
     let _ = check(&node, b"ann").await;
-    rig.store.takes(Some(Duration::from_secs(3_600)));
+    rig.replies_after(Duration::from_secs(3_600));
     for _ in 0..9 {
         assert_eq!(check(&node, b"ann").await.source, Source::Node);
     }
@@ -325,7 +307,7 @@ async fn an_outage_leaves_what_is_held_and_then_the_fail_mode_answers() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_given_up_is_forgotten() {
     let rig = Rig::new();
-    rig.store.takes(Some(Duration::from_millis(10)));
+    rig.replies_after(Duration::from_millis(10));
     let node = rig.node(window(100, 60), batch(1));
     {
         let given_up = node.check(b"ann", Cost::ONE);
@@ -346,11 +328,11 @@ async fn a_learned_batch_follows_the_demand() {
         }
         sleep(Duration::from_secs(1)).await;
         if second == 9 {
-            rig.store.leases.store(0, Ordering::SeqCst);
+            rig.counts.leases.store(0, Ordering::SeqCst);
         }
     }
     // The best batch for 10,000 is 632, sixteen asks a window.
-    let per_window = rig.store.leases() / 10;
+    let per_window = rig.leases() / 10;
     assert!((10..=25).contains(&per_window), "{per_window} asks in a window");
 }
 
@@ -365,20 +347,20 @@ async fn a_flood_on_a_blocked_key_is_one_ask_per_wait() {
     }
     let denied = check(&tier, b"ann").await;
     assert_eq!((denied.source, denied.decision.is_admit()), (Source::Store, false));
-    rig.store.checks.store(0, Ordering::SeqCst);
+    rig.counts.checks.store(0, Ordering::SeqCst);
     for _ in 0..1_000 {
         advance(Duration::from_micros(100)).await;
         let again = check(&tier, b"ann").await;
         assert_eq!((again.source, again.decision.is_admit()), (Source::Node, false));
         assert!(again.decision.retry_after() < denied.decision.retry_after());
     }
-    assert_eq!(rig.store.checks.load(Ordering::SeqCst), 0);
+    assert_eq!(rig.counts.checks.load(Ordering::SeqCst), 0);
     // A hundred thousand over ten waits: one is admitted for each, one denied, nobody else asks.
     for _ in 0..100_000 {
         advance(Duration::from_micros(100)).await;
         let _ = check(&tier, b"ann").await;
     }
-    let asked = rig.store.checks.load(Ordering::SeqCst);
+    let asked = rig.counts.checks.load(Ordering::SeqCst);
     assert!(asked <= 2 * 10, "{asked} asks in ten waits");
     // A smaller cost than the denied one is another question.
     let five = tier.check(b"bob", cost(20)).await.unwrap();
@@ -397,11 +379,11 @@ async fn when_a_wait_is_over_one_asks_and_the_others_wait_for_its_answer() {
     advance(wait - Duration::from_micros(1)).await;
     assert_eq!(check(&tier, b"ann").await.source, Source::Node);
     // The store's own wait is over a moment later than ours; then it denies again, for all.
-    rig.store.takes(Some(Duration::from_millis(5)));
-    rig.store.checks.store(0, Ordering::SeqCst);
-    assert!(!rig.store.memory.apply(op(b"ann")).await.unwrap().decision().unwrap().is_admit());
+    rig.replies_after(Duration::from_millis(5));
+    rig.counts.checks.store(0, Ordering::SeqCst);
+    assert!(!rig.store.inner().apply(op(b"ann")).await.unwrap().decision().unwrap().is_admit());
     advance(Duration::from_micros(1)).await;
-    let spent = rig.store.memory.apply(op(b"ann")).await.unwrap();
+    let spent = rig.store.inner().apply(op(b"ann")).await.unwrap();
     assert!(spent.decision().unwrap().is_admit(), "another node was first");
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..1_000 {
@@ -411,7 +393,7 @@ async fn when_a_wait_is_over_one_asks_and_the_others_wait_for_its_answer() {
     while let Some(admitted) = asking.join_next().await {
         assert!(!admitted.unwrap());
     }
-    assert_eq!(rig.store.checks.load(Ordering::SeqCst), 1);
+    assert_eq!(rig.counts.checks.load(Ordering::SeqCst), 1);
 }
 
 fn op(key: &'static [u8]) -> Op<'static> {
@@ -443,7 +425,7 @@ async fn more_keys_than_there_is_room_for_ask_one_by_one() {
         }
         assert!(!check(&node, &[key]).await.decision.is_admit());
     }
-    assert!(node.stats().strict > 0 || rig.store.leases() > 8, "places are reused or strict");
+    assert!(node.stats().strict > 0 || rig.leases() > 8, "places are reused or strict");
 }
 
 /// Threads that race on a few keys, which take each other's place: no key passes more than its
@@ -492,7 +474,7 @@ async fn in_an_outage_every_lease_that_is_held_is_spent() {
         sleep(Duration::from_millis(1)).await;
     }
     // Two leases are held, of which requests see one. The store is lost before it is empty.
-    rig.store.takes(Some(Duration::from_secs(3_600)));
+    rig.replies_after(Duration::from_secs(3_600));
     for other in 0..=u8::MAX {
         let _ = check(&node, &[other]).await;
     }
@@ -512,9 +494,9 @@ async fn a_low_water_that_no_number_of_leases_reaches_does_not_ask_for_ever() {
         assert!(check(&node, b"ann").await.decision.is_admit());
         sleep(Duration::from_micros(10)).await;
     }
-    let given_back = rig.store.given_back.load(Ordering::SeqCst);
+    let given_back = rig.counts.given_back.load(Ordering::SeqCst);
     assert_eq!(given_back, 0, "asked for more than there is room for, {given_back} times");
-    assert!(rig.store.leases() <= 120, "{} asks", rig.store.leases());
+    assert!(rig.leases() <= 120, "{} asks", rig.leases());
 }
 
 #[tokio::test(start_paused = true)]
@@ -537,14 +519,14 @@ async fn a_store_that_does_not_answer_is_waited_for_by_a_few_tasks() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for _ in 0..1_000 {
-        rig.store.takes(Some(Duration::from_secs(3_600)));
+        rig.replies_after(Duration::from_secs(3_600));
         assert_eq!(check(&node, b"ann").await.source, Source::FailMode);
         // Other asks are answered, so that the breaker stays closed.
-        rig.store.takes(None);
+        rig.store.serves();
         for other in 0..4 {
             let _ = node.shared().check(&[other], Cost::ONE).await.unwrap();
         }
     }
-    assert!(rig.store.leases() > 10, "{} asks", rig.store.leases());
+    assert!(rig.leases() > 10, "{} asks", rig.leases());
     assert!(tasks() - before <= admittance::lease::ATTEMPTS_MAX, "{} tasks", tasks() - before);
 }

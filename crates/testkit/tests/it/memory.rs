@@ -7,7 +7,7 @@ use admittance::{
     Action, Builtin, Combine, Cost, Gcra, Group, Limit, ManualClock, Memory, Micros, OnFull, Op,
     Recovery, Span, Store, StoreError, Tat, Window,
 };
-use admittance_testkit::{Fault, Faulty, Harness, block_on, conformance};
+use admittance_testkit::{Behavior, Harness, Scripted, block_on, conformance};
 
 struct InProcess {
     clock: ManualClock,
@@ -108,26 +108,24 @@ fn nothing_is_charged_by_a_future_that_is_not_polled() {
 }
 
 #[test]
-fn a_faulty_store_fails_as_its_script_says_and_charges_only_what_reached_it() {
-    let waited = Span::from_ms(20);
-    let script = [
-        Fault::None,
-        Fault::Unavailable,
-        Fault::LostBefore { waited },
-        Fault::LostAfter { waited },
-    ];
-    let store = Faulty::new(Memory::new(ManualClock::default()).max_keys(10), script);
+fn a_scripted_store_fails_as_its_script_says_and_charges_only_what_reached_it() {
+    let timeout = StoreError::Timeout { waited: Span::from_ms(20) };
+    let store = Scripted::new(Memory::new(ManualClock::default()).max_keys(10));
     let hour = Span::from_secs(3_600);
     let strategy = Tat::gcra(Gcra { limit: 3, period: hour, burst: 3 }).unwrap().into();
     assert_eq!(check(&store, "api", &strategy), Ok(true));
+    store.fails(StoreError::Unavailable);
     assert_eq!(check(&store, "api", &strategy), Err(StoreError::Unavailable));
-    assert_eq!(store.pending(), 2);
-    for _ in 0..2 {
+    for behavior in [Behavior::fail, Behavior::lose_reply] {
+        let error = timeout.clone();
+        store.behaves(move |_| behavior(error.clone()));
         let error = check(&store, "api", &strategy).unwrap_err();
-        assert_eq!(error, StoreError::Timeout { waited });
+        assert_eq!(error, timeout);
         assert_eq!(error.recovery(), Recovery::FailMode, "asking again could charge twice");
     }
+    store.serves();
     assert_eq!(check(&store, "api", &strategy), Ok(true), "two of three were charged");
     assert_eq!(check(&store, "api", &strategy), Ok(false));
     assert_eq!(check(store.inner(), "api", &strategy), Ok(false));
+    assert_eq!(store.asked(), 6);
 }

@@ -44,7 +44,7 @@ struct Nearly {
 impl Spends for Nearly {
     async fn spend(&self, budget: &Budget, units: u64, act: Act) -> Result<Booked, StoreError> {
         let charge = Charge { policy: "p", budget, key: b"k", units };
-        let Some(alone) = self.alone.as_ref().filter(|_| self.world.store.is_lost()) else {
+        let Some(alone) = self.alone.as_ref().filter(|_| self.world.store.is_down()) else {
             return self.world.store.book(Entry { charges: &[charge], act }).await;
         };
         let part = budget.part(self.share).map_or(0, |part| part.limit());
@@ -93,7 +93,7 @@ async fn timeline<N: Spends>(
     let (lost_at, mut lease, mut alone) = (rng.usize(..steps / 2), 0, 0);
     for step in 0..steps {
         if step == lost_at {
-            world.store.lose();
+            world.store.fails(StoreError::Unavailable);
             for node in &mut nodes {
                 node.lost();
                 // All notice within a moment of traffic.

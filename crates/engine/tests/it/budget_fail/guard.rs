@@ -16,7 +16,7 @@ async fn book_at(guard: &Guarded<Arc<Moody>>, act: Act) -> Result<Booked, StoreE
 async fn what_was_not_answered_in_time_is_not_sent_again() {
     let world = World::new();
     let guard = world.guard(10);
-    world.store.becomes(Mood::Hangs);
+    world.store.hangs();
     let waited = GuardSettings::DEADLINE_DEFAULT;
     for (act, sent) in [DEBIT, reserve(1), Act::Settle(LeaseKey(1)), Act::Look].iter().zip(1..) {
         let began = Instant::now();
@@ -33,11 +33,11 @@ async fn what_was_not_answered_in_time_is_not_sent_again() {
 async fn what_was_not_taken_is_sent_once_more_and_only_that() {
     let world = World::new();
     let guard = world.guard(10);
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     assert_eq!(book_at(&guard, DEBIT).await.unwrap_err(), StoreError::Unavailable);
     assert_eq!(world.booked(), 2);
     for (error, sent) in [StoreError::Lost, StoreError::Unreadable].into_iter().zip(3..) {
-        world.store.becomes(Mood::Fails(error.clone()));
+        world.store.fails(error.clone());
         assert_eq!(book_at(&guard, DEBIT).await.unwrap_err(), error);
         assert_eq!(world.booked(), sent);
     }
@@ -47,7 +47,7 @@ async fn what_was_not_taken_is_sent_once_more_and_only_that() {
 async fn while_the_breaker_is_open_nothing_reaches_the_store_and_nothing_waits() {
     let (world, budget) = (World::new(), budget(100));
     let node = SharedAccounts::new(world.guard(3), FailMode::Closed).unwrap();
-    world.store.becomes(Mood::Hangs);
+    world.store.hangs();
     for _ in 0..3 {
         let _ = book(&node, &budget, 1, DEBIT).await.unwrap();
     }
@@ -71,7 +71,7 @@ async fn while_the_breaker_is_open_nothing_reaches_the_store_and_nothing_waits()
 async fn a_debit_that_gives_up_late_counts_against_the_store() {
     let world = World::new();
     let guard = world.guard(2);
-    world.store.becomes(Mood::Hangs);
+    world.store.hangs();
     for _ in 0..2 {
         let patience = Duration::from_millis(15);
         assert!(tokio::time::timeout(patience, book_at(&guard, DEBIT)).await.is_err());

@@ -18,7 +18,7 @@ async fn open_lets_pass_and_closed_refuses_and_both_say_so() {
         let node = world.node(fail);
         let booked = book(&node, &budget, 30, DEBIT).await.unwrap();
         assert_eq!((booked.source, only(&booked).decision.remaining), (Source::Store, 70));
-        world.store.lose();
+        world.store.fails(StoreError::Unavailable);
         for (nth, act) in [DEBIT, reserve(1), Act::Debit(Some(LeaseKey(1)))].iter().enumerate() {
             let booked = book(&node, &budget, 30, *act).await.unwrap();
             let answered = only(&booked);
@@ -47,7 +47,7 @@ async fn reserving_more_than_a_whole_budget_is_never_in_every_mode() {
     for fail in [FailMode::Open, FailMode::Closed, local("0.5")] {
         let (world, budget) = (World::new(), budget(100));
         let node = world.node(fail);
-        world.store.lose();
+        world.store.fails(StoreError::Unavailable);
         // The first is before the breaker is open, the second after.
         for _ in 0..2 {
             let booked = book(&node, &budget, 101, reserve(1)).await.unwrap();
@@ -65,7 +65,7 @@ async fn reserving_more_than_a_whole_budget_is_never_in_every_mode() {
 async fn what_is_only_more_than_the_part_is_not_never() {
     let (world, budget) = (World::new(), budget(100));
     let node = world.node(local("0.5"));
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     let _ = book(&node, &budget, 1, DEBIT).await.unwrap();
     world.clock.advance(WINDOW);
     let booked = book(&node, &budget, 51, reserve(1)).await.unwrap();
@@ -85,7 +85,7 @@ async fn what_is_only_more_than_the_part_is_not_never() {
 async fn a_part_begins_spent_and_is_itself_from_the_next_window_on() {
     let (world, budget) = (World::new(), budget(101));
     let node = world.node(local("0.5"));
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     let mut admitted = [0; 3];
     for window in &mut admitted {
         for _ in 0..300 {
@@ -103,7 +103,7 @@ async fn what_was_reserved_alone_is_settled_alone_and_what_was_not_is_not() {
     let (world, budget) = (World::new(), budget(100));
     let node = world.node(local("0.5"));
     let _ = book(&node, &budget, 20, reserve(1)).await.unwrap();
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     let _ = book(&node, &budget, 1, DEBIT).await.unwrap();
     world.clock.advance(WINDOW);
     assert!(only(&book(&node, &budget, 20, reserve(2)).await.unwrap()).decision.is_admit());
@@ -127,7 +127,7 @@ async fn what_was_reserved_alone_is_settled_alone_and_what_was_not_is_not() {
 async fn recovery_drops_the_part_and_the_next_outage_makes_it_anew() {
     let (world, budget) = (World::new(), budget(100));
     let node = world.node(local("0.5"));
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     let _ = book(&node, &budget, 1, DEBIT).await.unwrap();
     world.clock.advance(WINDOW);
     assert!(only(&book(&node, &budget, 10, reserve(1)).await.unwrap()).decision.is_admit());
@@ -135,7 +135,7 @@ async fn recovery_drops_the_part_and_the_next_outage_makes_it_anew() {
     // Nobody has asked yet: it is dropped with the first answer.
     let first = book(&node, &budget, 1, DEBIT).await.unwrap();
     assert_eq!((first.source, only(&first).standing.spent), (Source::Store, 1));
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     let _ = book(&node, &budget, 1, DEBIT).await.unwrap();
     let error = book(&node, &budget, 1, Act::Settle(LeaseKey(1))).await.unwrap_err();
     assert_eq!(error, StoreError::Unavailable, "the part that knew it is gone");
@@ -150,7 +150,7 @@ async fn a_wrong_ask_is_told_whatever_the_mode() {
         let node = world.node(fail);
         for is_lost in [false, true] {
             if is_lost {
-                world.store.lose();
+                world.store.fails(StoreError::Unavailable);
             }
             let error = book(&node, &budget, Budget::UNITS_MAX + 1, DEBIT).await.unwrap_err();
             assert_eq!(error, StoreError::CostTooLarge);
@@ -182,7 +182,7 @@ async fn a_meter_goes_on_through_an_outage() {
     let node = Arc::new(world.node(local("0.5")));
     let meter: Meter<Node> = Meter::new(Arc::clone(&node));
     let payer = Payer::new(&Budgets::new("p", [budget]).unwrap(), "k");
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     let Reserving::Denied(_) = meter.reserve(payer.clone(), 10).await.unwrap() else {
         panic!("it is spent");
     };
@@ -210,14 +210,14 @@ async fn tells_that_nobody_booked(
     let (world, budget) = (World::new(), budget(100));
     let node = world.node(local("0.5"));
     let _ = book(&node, &budget, 20, reserve(1)).await.unwrap();
-    world.store.lose();
+    world.store.fails(StoreError::Unavailable);
     for _ in 0..2 {
         if settle(&node, LeaseKey(1)).await.is_ok() {
             return Err("a success that nobody booked".into());
         }
     }
     let look = [Charge { policy: "p", budget: &budget, key: b"k", units: 0 }];
-    let open = world.store.memory.book(Entry { charges: &look, act: Act::Look }).await.unwrap();
+    let open = world.store.inner().book(Entry { charges: &look, act: Act::Look }).await.unwrap();
     assert_eq!(open.together.each[0].standing.open, 1);
     Ok(())
 }
@@ -248,7 +248,7 @@ async fn reserved(world: &World) -> u64 {
     let budget = budget(100);
     let charges = [Charge { policy: "p", budget: &budget, key: b"k", units: 0 }];
     let entry = Entry { charges: &charges, act: Act::Look };
-    world.store.memory.book(entry).await.unwrap().together.each[0].standing.reserved
+    world.store.inner().book(entry).await.unwrap().together.each[0].standing.reserved
 }
 
 #[tokio::test(start_paused = true)]
@@ -257,7 +257,7 @@ async fn a_reservation_whose_answer_is_lost_does_not_stay_when_its_caller_was_de
     for is_cancelled in [false, true] {
         let node = world.node(FailMode::Closed);
         let lease = 70 + u128::from(is_cancelled);
-        world.store.becomes(Mood::BooksAndHangs);
+        world.store.behaves(|_| Behavior::serve_and_hang());
         if is_cancelled {
             let budget = budget(100);
             let booking = book(&node, &budget, 60, reserve(lease));
@@ -268,28 +268,28 @@ async fn a_reservation_whose_answer_is_lost_does_not_stay_when_its_caller_was_de
             assert!(!only(&denied).decision.is_admit());
         }
         assert_eq!(reserved(&world).await, 60, "the store took it");
-        world.store.becomes(Mood::Serves);
+        world.store.serves();
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         assert_eq!(reserved(&world).await, 0, "and was told that nobody wants it");
     }
     // One that its caller has named stays: a second ask may have been admitted for it.
     let (node, budget_of) = (world.node(FailMode::Closed), budget(100));
-    world.store.becomes(Mood::BooksAndHangs);
+    world.store.behaves(|_| Behavior::serve_and_hang());
     let charges = [Charge { policy: "p", budget: &budget_of, key: b"k", units: 30 }];
     let denied = node.book_named(Entry { charges: &charges, act: reserve(75) }).await.unwrap();
     assert!(!only(&denied).decision.is_admit());
-    world.store.becomes(Mood::Serves);
+    world.store.serves();
     tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     assert_eq!(reserved(&world).await, 30);
     let settle = Act::Settle(LeaseKey(75));
     let charges = [Charge { units: 0, ..charges[0] }];
-    let _ = world.store.memory.book(Entry { charges: &charges, act: settle }).await.unwrap();
+    let _ = world.store.inner().book(Entry { charges: &charges, act: settle }).await.unwrap();
     // One that is admitted all the same has its lease.
     let node = world.node(FailMode::Open);
-    world.store.becomes(Mood::BooksAndHangs);
+    world.store.behaves(|_| Behavior::serve_and_hang());
     let passed = book(&node, &budget(100), 60, reserve(80)).await.unwrap();
     assert!(only(&passed).decision.is_admit());
-    world.store.becomes(Mood::Serves);
+    world.store.serves();
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     assert_eq!(reserved(&world).await, 60);
 }

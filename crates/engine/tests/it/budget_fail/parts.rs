@@ -1,65 +1,42 @@
 //! Parts that the store's coordinator grants.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use admittance::concurrency::{FleetRules, Grant, Leave, Node as FleetNode, Report};
+use admittance::concurrency::Node as FleetNode;
 use admittance::two_tier::ManualLeaseClock;
-use admittance::{Clock as _, Coordinator, CoordinatorError, MemoryCoordinator, Parts, Source};
+use admittance::{Clock as _, MemoryCoordinator, Parts, Source};
 
 use super::*;
 
 /// A node's way to the coordinator, which can be cut.
-struct Line {
-    coordinator: Arc<MemoryCoordinator<ManualClock>>,
-    is_cut: Arc<AtomicBool>,
-}
-
-impl Coordinator for Line {
-    async fn beat(
-        &self,
-        fleet: &str,
-        rules: &FleetRules,
-        report: &Report,
-    ) -> Result<Grant, CoordinatorError> {
-        if self.is_cut.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable.into());
-        }
-        self.coordinator.beat(fleet, rules, report).await
-    }
-
-    async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
-        self.coordinator.leave(fleet, leave).await
-    }
-}
+type Line = Arc<Scripted<Arc<MemoryCoordinator<ManualClock>>>>;
 
 /// Two nodes on one store and one coordinator, each with a way to the store of its own.
 struct Rig {
     world: World,
     nodes: Vec<Node>,
     parts: Vec<Arc<Parts>>,
-    cuts: Vec<Arc<AtomicBool>>,
+    lines: Vec<Line>,
 }
 
 impl Rig {
     fn new(fail: FailMode, reserve: bool) -> Self {
         let world = World::new();
         let coordinator = Arc::new(MemoryCoordinator::new(world.clock.clone()));
-        let mut rig = Self { world, nodes: vec![], parts: vec![], cuts: vec![] };
+        let mut rig = Self { world, nodes: vec![], parts: vec![], lines: vec![] };
         for id in 0..2 {
-            let is_cut = Arc::new(AtomicBool::new(false));
-            let line = Line { coordinator: Arc::clone(&coordinator), is_cut: Arc::clone(&is_cut) };
+            let line = Arc::new(Scripted::new(Arc::clone(&coordinator)));
             let lease = rig.world.clock.clone();
             let lease = ManualLeaseClock { lease, wall: ManualClock::default() };
             let name = FleetNode::new(&format!("node-{id}"), 1).unwrap();
-            let parts = Parts::on_clock(line, name, reserve, Arc::new(lease)).unwrap();
+            let parts = Parts::on_clock(Arc::clone(&line), name, reserve, Arc::new(lease)).unwrap();
             let parts = Arc::new(parts);
             // Only what reaches the first node's store matters here.
             let own = World { clock: rig.world.clock.clone(), ..World::new() };
             let node = if id == 0 { rig.world.node(fail) } else { own.node(fail) };
             rig.nodes.push(node.parts(Arc::clone(&parts)));
             rig.parts.push(parts);
-            rig.cuts.push(is_cut);
+            rig.lines.push(line);
         }
         rig
     }
@@ -72,7 +49,10 @@ impl Rig {
     }
 
     fn cut(&self, is_cut: bool) {
-        self.cuts[0].store(is_cut, Ordering::Relaxed);
+        match is_cut {
+            true => self.lines[0].fails(StoreError::Unavailable),
+            false => self.lines[0].serves(),
+        }
     }
 
     async fn served(&self, budget: &Budget, most: usize) -> u64 {
@@ -92,7 +72,7 @@ async fn a_node_that_may_spend_nothing_still_settles_and_looks_at_the_store() {
     assert_eq!(rig.parts[0].together(), Some(0), "it was granted nothing yet");
     let charges = [Charge { policy: "p", budget: &budget, key: b"k", units: 20 }];
     let reserved = Entry { charges: &charges, act: reserve(1) };
-    let _ = rig.world.store.memory.book(reserved).await.unwrap();
+    let _ = rig.world.store.inner().book(reserved).await.unwrap();
     let denied = book(&rig.nodes[0], &budget, 1, DEBIT).await.unwrap();
     assert_eq!((denied.source, only(&denied).decision.is_admit()), (Source::FailMode, false));
     for act in [Act::Look, Act::Settle(LeaseKey(1))] {
@@ -112,7 +92,7 @@ async fn other_modes_do_not_go_by_parts() {
         let budget = budget(100);
         rig.pass(40_000).await;
         assert_eq!(rig.parts[0].alone(), Some(500));
-        rig.world.store.lose();
+        rig.world.store.fails(StoreError::Unavailable);
         assert_eq!(rig.served(&budget, 5).await, first, "{fail:?}");
         rig.pass(WINDOW.us() / 1_000).await;
         assert_eq!(rig.served(&budget, 5).await, later, "{fail:?}");
@@ -124,7 +104,7 @@ async fn a_granted_part_is_what_a_node_goes_on_with() {
     let rig = Rig::new(FailMode::Granted { reserve: false }, false);
     let budget = budget(100);
     rig.pass(40_000).await;
-    rig.world.store.lose();
+    rig.world.store.fails(StoreError::Unavailable);
     assert_eq!(rig.served(&budget, 200).await, 0, "the window in which it was noticed is spent");
     rig.pass(WINDOW.us() / 1_000).await;
     assert_eq!(rig.served(&budget, 200).await, 50);
@@ -136,7 +116,7 @@ async fn a_part_that_others_took_back_meanwhile_is_spent_in_the_window_they_leav
     let budget = budget(100);
     rig.pass(310_000).await;
     assert_eq!(rig.parts[0].together(), None, "everyone is heard");
-    rig.world.store.lose();
+    rig.world.store.fails(StoreError::Unavailable);
     rig.cut(true);
     let _ = rig.served(&budget, 1).await;
     rig.pass(12_000).await;
