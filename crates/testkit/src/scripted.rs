@@ -1,9 +1,8 @@
 //! A store that does what a test's script says, to test what stands before a store.
 //!
 //! # Guarantee
-//! Every request is shown to the script once, before anything else happens to it. Whatever the
-//! script does not change is answered by the store inside, so a script can only take away: it never
-//! makes up an answer.
+//! Every request is shown to the script once, before anything else happens to it. Every reply is
+//! that of the store inside: a script delays, loses or prevents replies, and never makes one up.
 
 use std::fmt;
 use std::future::pending;
@@ -11,7 +10,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use admittance::budget::{Accounts, Booked, Entry};
+use admittance::budget::{Accounts, Act, Booked, Entry};
 use admittance::concurrency::{FleetRules, Grant, Leave, Report};
 use admittance::relay::{Collect, Collected, Note, Posted, Secret};
 use admittance::{
@@ -67,6 +66,7 @@ impl Request<'_> {
 #[must_use]
 pub struct Behavior {
     delay: Option<Wait>,
+    act: Option<Act>,
     outcome: Outcome,
     reply_delay: Option<Wait>,
 }
@@ -84,12 +84,17 @@ enum Outcome {
 
 impl Behavior {
     const fn of(outcome: Outcome) -> Self {
-        Self { delay: None, outcome, reply_delay: None }
+        Self { delay: None, act: None, outcome, reply_delay: None }
     }
 
     /// Serves it.
     pub const fn serve() -> Self {
         Self::of(Outcome::Reply)
+    }
+
+    /// Books another act than was asked for: the mutant of a store.
+    pub const fn book_as(act: Act) -> Self {
+        Self { delay: None, act: Some(act), outcome: Outcome::Reply, reply_delay: None }
     }
 
     /// Fails without doing anything.
@@ -131,7 +136,9 @@ type Watch = Box<dyn Fn(&Op<'_>, &Applied) + Send + Sync>;
 ///
 /// # Example
 /// ```
-/// use admittance::{Action, Builtin, ManualClock, Memory, Op, Recovery, Span, Store, StoreError, Window};
+/// use admittance::{
+///     Action, Builtin, ManualClock, Memory, Op, Recovery, Span, Store, StoreError, Window,
+/// };
 /// use admittance_testkit::{Scripted, block_on};
 /// let store = Scripted::new(Memory::new(ManualClock::default()));
 /// let strategy = Builtin::from(Window::fixed(1, Span::from_secs(1))?);
@@ -224,24 +231,24 @@ impl<S> Scripted<S> {
         self.probed.load(Ordering::SeqCst)
     }
 
-    async fn meet<T, E: From<StoreError>>(
+    async fn meet<T, E: From<StoreError>, F: Future<Output = Result<T, E>> + Send>(
         &self,
         request: Request<'_>,
-        serve: impl Future<Output = Result<T, E>> + Send,
+        serve: impl FnOnce(Option<Act>) -> F + Send,
     ) -> Result<T, E> {
         let count = if request.is_probe() { &self.probed } else { &self.asked };
         count.fetch_add(1, Ordering::SeqCst);
         // Outside the lock: a script may panic, and may look at the store.
         let script = Arc::clone(&self.script.lock().unwrap_or_else(PoisonError::into_inner));
-        let Behavior { delay, outcome, reply_delay } = script(&request);
+        let Behavior { delay, act, outcome, reply_delay } = script(&request);
         if let Some(delay) = delay {
             delay.await;
         }
         let reply = match outcome {
-            Outcome::Reply => serve.await,
+            Outcome::Reply => serve(act).await,
             Outcome::Refuse(error) => Err(error.into()),
             Outcome::LoseReply(error) => {
-                serve.await?;
+                serve(act).await?;
                 Err(error.into())
             }
         };
@@ -260,7 +267,7 @@ impl<S: fmt::Debug> fmt::Debug for Scripted<S> {
 
 impl<S: Store> Store for Scripted<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        let serve = async {
+        let serve = |_| async {
             let applied = self.inner.apply(op).await?;
             if let Some(watch) = &self.watch {
                 watch(&op, &applied);
@@ -271,23 +278,26 @@ impl<S: Store> Store for Scripted<S> {
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.meet(Request::CheckMany(many), self.inner.check_many(many)).await
+        self.meet(Request::CheckMany(many), |_| self.inner.check_many(many)).await
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.meet(Request::Several, self.inner.several(group)).await
+        self.meet(Request::Several, |_| self.inner.several(group)).await
     }
 }
 
 impl<S: Accounts> Accounts for Scripted<S> {
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        self.meet(Request::Book(entry), self.inner.book(entry)).await
+        self.meet(Request::Book(entry), |act| {
+            self.inner.book(Entry { act: act.unwrap_or(entry.act), ..entry })
+        })
+        .await
     }
 }
 
 impl<S: Fuses> Fuses for Scripted<S> {
     async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
-        self.meet(Request::Fuse, self.inner.fuse(ask)).await
+        self.meet(Request::Fuse, |_| self.inner.fuse(ask)).await
     }
 }
 
@@ -298,24 +308,24 @@ impl<S: Coordinator> Coordinator for Scripted<S> {
         rules: &FleetRules,
         report: &Report,
     ) -> Result<Grant, CoordinatorError> {
-        self.meet(Request::Beat, self.inner.beat(fleet, rules, report)).await
+        self.meet(Request::Beat, |_| self.inner.beat(fleet, rules, report)).await
     }
 
     async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
-        self.meet(Request::Leave, self.inner.leave(fleet, leave)).await
+        self.meet(Request::Leave, |_| self.inner.leave(fleet, leave)).await
     }
 }
 
 impl<S: Relay> Relay for Scripted<S> {
     async fn collect(&self, collect: Collect<'_>) -> Result<Vec<Collected>, StoreError> {
-        self.meet(Request::Collect, self.inner.collect(collect)).await
+        self.meet(Request::Collect, |_| self.inner.collect(collect)).await
     }
 
     async fn secret(&self, owner: u64) -> Result<Option<Secret>, StoreError> {
-        self.meet(Request::Secret, self.inner.secret(owner)).await
+        self.meet(Request::Secret, |_| self.inner.secret(owner)).await
     }
 
     async fn post(&self, owner: u64, notes: &[Note]) -> Result<Option<Vec<Posted>>, StoreError> {
-        self.meet(Request::Post, self.inner.post(owner, notes)).await
+        self.meet(Request::Post, |_| self.inner.post(owner, notes)).await
     }
 }

@@ -2,18 +2,14 @@
 //! long: what they were given is theirs until they end, and is charged when they do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use admittance::budget::{Accounts, Booked, Entry, LeaseKey, Settlement};
-use admittance::concurrency::{FleetRules, Grant, Leave, Report};
-use admittance::relay::{Collect, Collected, Note, Posted, Secret};
-use admittance::{
-    Applied, AppliedFused, AppliedMany, AppliedSeveral, Coordinator, CoordinatorError, Cost,
-    FuseAsk, Fuses, Group, GuardSettings, ManualClock, Many, Memory, MemoryCoordinator,
-    MemoryRelay, Op, Relay, Span, Store, StoreError,
-};
+use admittance::budget::{LeaseKey, Settlement};
+use admittance::{Cost, GuardSettings, ManualClock, Span};
 use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Refusal, Service, Work};
+use admittance_testkit::{Behavior, MemoryBackend, Request, Scripted};
+use tokio::time::sleep;
 
 const POLICIES: &str = "
 limiters:
@@ -27,106 +23,24 @@ limiters:
   open: { cost: { budget: 1000, period: 30d }, fail: open }
 ";
 
-/// A store whose accounts can be too slow once.
-struct Blinking {
-    memory: Memory<ManualClock>,
-    is_next_lost: AtomicBool,
-}
-
-impl Store for Blinking {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.memory.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.memory.several(group).await
-    }
-}
-
-impl Accounts for Blinking {
-    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        match self.is_next_lost.swap(false, Ordering::SeqCst) {
-            true => std::future::pending().await,
-            false => self.memory.book(entry).await,
-        }
-    }
-}
-
-impl Fuses for Blinking {
-    async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
-        self.memory.fuse(ask).await
-    }
-}
-
-/// Where instances meet; its answers are so many milliseconds on their way.
-struct Meeting {
-    coordinator: MemoryCoordinator<ManualClock>,
-    relay: MemoryRelay<ManualClock>,
-    lag_ms: Arc<AtomicU64>,
-}
-
-impl Coordinator for Meeting {
-    async fn beat(
-        &self,
-        fleet: &str,
-        rules: &FleetRules,
-        report: &Report,
-    ) -> Result<Grant, CoordinatorError> {
-        self.coordinator.beat(fleet, rules, report).await
-    }
-
-    async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
-        self.coordinator.leave(fleet, leave).await
-    }
-}
-
-impl Relay for Meeting {
-    async fn collect(&self, collect: Collect<'_>) -> Result<Vec<Collected>, StoreError> {
-        let collected = self.relay.collect(collect).await;
-        let lag = self.lag_ms.load(Ordering::SeqCst);
-        if lag > 0 {
-            tokio::time::sleep(Duration::from_millis(lag)).await;
-        }
-        collected
-    }
-
-    async fn secret(&self, owner: u64) -> Result<Option<Secret>, StoreError> {
-        self.relay.secret(owner).await
-    }
-
-    async fn post(&self, owner: u64, notes: &[Note]) -> Result<Option<Vec<Posted>>, StoreError> {
-        self.relay.post(owner, notes).await
-    }
-}
+type Backend = Scripted<MemoryBackend<ManualClock>>;
 
 /// Two instances on one store.
 struct Pair {
     a: Arc<Service>,
     b: Service,
-    store: Arc<Blinking>,
-    lag_ms: Arc<AtomicU64>,
+    store: Arc<Backend>,
     clock: ManualClock,
 }
 
 async fn pair() -> Pair {
     let clock = ManualClock::default();
-    let lag_ms = Arc::new(AtomicU64::new(0));
-    let meeting = Meeting {
-        coordinator: MemoryCoordinator::new(clock.clone()),
-        relay: MemoryRelay::new(clock.clone()),
-        lag_ms: Arc::clone(&lag_ms),
-    };
-    let (memory, is_next_lost) = (Memory::new(clock.clone()), AtomicBool::new(false));
-    let till = Arc::new(Blinking { memory, is_next_lost });
-    let store = AnyStore::fused(Arc::clone(&till)).with_fleet(meeting);
+    let backend = Arc::new(Backend::new(MemoryBackend::new(clock.clone())));
+    let store = AnyStore::fused(Arc::clone(&backend)).with_fleet(Arc::clone(&backend));
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
     let config = Config::parse("test", POLICIES, Fail::Closed).unwrap();
     let one = || Service::on_store(&config, &store, &settings).unwrap();
-    let pair = Pair { a: Arc::new(one()), b: one(), store: till, lag_ms, clock };
+    let pair = Pair { a: Arc::new(one()), b: one(), store: backend, clock };
     pair.a.collect().await.unwrap();
     pair
 }
@@ -159,7 +73,11 @@ async fn what_was_expected_is_charged_although_the_store_loses_one_answer() {
     for policy in ["all", "spend", "open"] {
         let Pair { a, b, store, .. } = pair().await;
         let id = lease(&a, policy, 400).await;
-        store.is_next_lost.store(true, Ordering::SeqCst);
+        let is_next = AtomicBool::new(true);
+        store.behaves(move |request| match request {
+            Request::Book(_) if is_next.swap(false, Ordering::SeqCst) => Behavior::hang(),
+            _ => Behavior::serve(),
+        });
         a.release(&id, false).await.unwrap();
         a.all_told().await;
         settled_down().await;
@@ -226,8 +144,11 @@ async fn what_an_instance_that_stops_had_admitted_can_be_settled_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_relay_loses_nothing_that_it_was_told() {
-    let Pair { a, b, lag_ms, clock, .. } = pair().await;
-    lag_ms.store(150, Ordering::SeqCst);
+    let Pair { a, b, store, clock } = pair().await;
+    store.behaves(|request| match request {
+        Request::Collect => Behavior::serve().reply_after(sleep(Duration::from_millis(150))),
+        _ => Behavior::serve(),
+    });
     let tended = Arc::clone(&a);
     let tending = tokio::spawn(async move { tended.tend().await });
     let pass = async |ms| {

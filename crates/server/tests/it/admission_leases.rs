@@ -2,16 +2,13 @@
 //! and a store that is slow, deaf or gone, on which neither releases nor heartbeats wait.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use admittance::budget::{Accounts, Act, Booked, Charge, Entry, LeaseKey};
-use admittance::{
-    Applied, AppliedFused, AppliedMany, AppliedSeveral, Axis, FuseAsk, Fuses, Group, GuardSettings,
-    ManualClock, Many, Memory, MemoryCoordinator, MemoryRelay, Op, Source, Span, Store, StoreError,
-};
+use admittance::budget::{Accounts, Act, Entry, LeaseKey};
+use admittance::{Axis, GuardSettings, ManualClock, Memory, Source, Span, StoreError};
 use admittance_server::{Admitted, AnyStore, Asked, Config, Expected, Fail, Service, Work};
 
-use crate::meeting::Meeting;
+use admittance_testkit::{Behavior, MemoryBackend, Request, Scripted, block_on};
 
 const POLICIES: &str = "
 limiters:
@@ -31,104 +28,40 @@ limiters:
     cost: { budget: 1000, period: 1h, shared: false }
 ";
 
-/// A store whose accounts do not always do what they are told.
-struct Till {
-    memory: Memory<ManualClock>,
-    way: AtomicU8,
-    /// How often a lease was renewed.
-    renewed: AtomicU64,
+type Backend = Scripted<Arc<MemoryBackend<ManualClock>>>;
+
+/// Whether an entry keeps a reservation for longer and charges nothing.
+fn is_renewal(entry: &Entry<'_>) -> bool {
+    matches!(entry.act, Act::Debit(Some(_))) && entry.charges.iter().all(|charge| charge.units == 0)
 }
 
-const RIGHT: u8 = 0;
-/// Never answers.
-const HANGS: u8 = 1;
-/// Answers, and renews nothing.
-const DEAF: u8 = 2;
-/// Refuses everything.
-const GONE: u8 = 3;
-/// Counts a settlement whenever it is told one.
-const FORGETS: u8 = 4;
-
-impl Till {
-    async fn meet(&self) -> Result<(), StoreError> {
-        match self.way.load(Ordering::SeqCst) {
-            HANGS => std::future::pending().await,
-            GONE => Err(StoreError::Unavailable),
-            _ => Ok(()),
-        }
-    }
-
-    fn goes(&self, way: u8) {
-        self.way.store(way, Ordering::SeqCst);
-    }
-}
-
-impl Store for Till {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.meet().await?;
-        self.memory.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.meet().await?;
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.meet().await?;
-        self.memory.several(group).await
-    }
-}
-
-impl Accounts for Till {
-    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        self.meet().await?;
-        let is_renewal = matches!(entry.act, Act::Debit(Some(_)))
-            && entry.charges.iter().all(|charge: &Charge<'_>| charge.units == 0);
-        if is_renewal {
-            self.renewed.fetch_add(1, Ordering::SeqCst);
-            if self.way.load(Ordering::SeqCst) == DEAF {
-                return self.memory.book(Entry { act: Act::Look, ..entry }).await;
-            }
-        }
-        if let (Act::Settle(lease), FORGETS) = (entry.act, self.way.load(Ordering::SeqCst)) {
-            let ended = self.memory.book(Entry { act: Act::Abandon(lease), ..entry }).await;
-            let _ = self.memory.book(Entry { act: Act::Debit(None), ..entry }).await;
-            return ended;
-        }
-        self.memory.book(entry).await
-    }
-}
-
-impl Fuses for Till {
-    async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
-        self.meet().await?;
-        self.memory.fuse(ask).await
-    }
+/// The mutant that counts a settlement whenever it is told one.
+fn settles_again(store: &Backend) {
+    let inner = Arc::clone(store.inner());
+    store.behaves(move |request| {
+        let Request::Book(entry) = request else { return Behavior::serve() };
+        let Act::Settle(lease) = entry.act else { return Behavior::serve() };
+        let _ = block_on(inner.book(Entry { act: Act::Debit(None), ..*entry }));
+        Behavior::book_as(Act::Abandon(lease))
+    });
 }
 
 /// Two instances on one store.
 struct Pair {
     a: Service,
     b: Service,
-    till: Arc<Till>,
+    store: Arc<Backend>,
     clock: ManualClock,
 }
 
 async fn pair() -> Pair {
     let clock = ManualClock::default();
-    let meeting = Meeting {
-        coordinator: MemoryCoordinator::new(clock.clone()),
-        relay: MemoryRelay::new(clock.clone()),
-    };
-    let memory = Memory::new(clock.clone());
-    let (way, renewed) = (AtomicU8::new(RIGHT), AtomicU64::new(0));
-    let till = Arc::new(Till { memory, way, renewed });
-    let store = AnyStore::fused(Arc::clone(&till)).with_fleet(meeting);
+    let backend = Arc::new(Backend::new(Arc::new(MemoryBackend::new(clock.clone()))));
+    let store = AnyStore::fused(Arc::clone(&backend)).with_fleet(Arc::clone(&backend));
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
     let config = Config::parse("test", POLICIES, Fail::Closed).unwrap();
     let one = || Service::on_store(&config, &store, &settings).unwrap();
-    let pair = Pair { a: one(), b: one(), till, clock };
+    let pair = Pair { a: one(), b: one(), store: backend, clock };
     pair.a.collect().await.unwrap();
     pair
 }
@@ -188,9 +121,9 @@ async fn another_instance_debits_and_settles_what_this_one_admitted() {
 }
 
 /// What is spent after a lease was settled at both instances and released at both.
-async fn settled_everywhere(way: u8) -> (u64, u64) {
-    let Pair { a, b, till, .. } = pair().await;
-    till.goes(way);
+async fn settled_everywhere(becomes: fn(&Backend)) -> (u64, u64) {
+    let Pair { a, b, store, .. } = pair().await;
+    becomes(&store);
     let id = lease(&a, "all", 400).await;
     debit(&a, "all", &id, 10).await;
     for (service, units) in [(&b, 60), (&a, 90), (&b, 60)] {
@@ -207,19 +140,27 @@ async fn settled_everywhere(way: u8) -> (u64, u64) {
 
 #[tokio::test]
 async fn a_lease_is_settled_once_wherever_it_is_told() {
-    assert_eq!(settled_everywhere(RIGHT).await, (60, 0));
+    assert_eq!(settled_everywhere(Backend::serves).await, (60, 0));
 }
 
 #[tokio::test]
 async fn a_store_that_settles_twice_is_found() {
-    assert_ne!(settled_everywhere(FORGETS).await, (60, 0));
+    assert_ne!(settled_everywhere(settles_again).await, (60, 0));
 }
 
 /// Heartbeats every second at alternating instances; says whether the reservation outlives its
 /// time, and how often the store was told.
-async fn is_kept_by_heartbeats(way: u8) -> (bool, u64) {
-    let Pair { a, b, till, clock } = pair().await;
-    till.goes(way);
+async fn is_kept_by_heartbeats(renew: fn() -> Behavior) -> (bool, u64) {
+    let Pair { a, b, store, clock } = pair().await;
+    let renewed = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&renewed);
+    store.behaves(move |request| match request {
+        Request::Book(entry) if is_renewal(entry) => {
+            count.fetch_add(1, Ordering::SeqCst);
+            renew()
+        }
+        _ => Behavior::serve(),
+    });
     let id = lease(&a, "all", 400).await;
     for second in 1..=39 {
         clock.advance(Span::from_secs(1));
@@ -235,26 +176,26 @@ async fn is_kept_by_heartbeats(way: u8) -> (bool, u64) {
         clock.advance(Span::from_secs(30));
         assert_eq!(stands(&b, "all").await, (0, 0));
     }
-    (is_kept, till.renewed.load(Ordering::SeqCst))
+    (is_kept, renewed.load(Ordering::SeqCst))
 }
 
 #[tokio::test]
 async fn heartbeats_renew_the_reservation_three_times_in_its_life_and_not_each_time() {
-    assert_eq!(is_kept_by_heartbeats(RIGHT).await, (true, 3));
+    assert_eq!(is_kept_by_heartbeats(Behavior::serve).await, (true, 3));
 }
 
 #[tokio::test]
 async fn a_store_that_renews_nothing_is_found() {
-    assert!(!is_kept_by_heartbeats(DEAF).await.0);
+    assert!(!is_kept_by_heartbeats(|| Behavior::book_as(Act::Look)).await.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn neither_a_release_nor_a_heartbeat_waits_for_the_store() {
-    let Pair { a, b, till, clock } = pair().await;
+    let Pair { a, b, store, clock } = pair().await;
     let (one, two) = (lease(&a, "all", 100).await, lease(&a, "all", 100).await);
     clock.advance(Span::from_ms(1_500));
     assert_eq!(a.heartbeat(vec![one.clone(), two.clone()]).await.unwrap().live.len(), 2);
-    till.goes(HANGS);
+    store.hangs();
     let began = tokio::time::Instant::now();
     for _ in 0..12 {
         clock.advance(Span::from_ms(1_000));
@@ -266,15 +207,15 @@ async fn neither_a_release_nor_a_heartbeat_waits_for_the_store() {
     let gate = a.policy("all").unwrap().gate().unwrap().stats();
     assert_eq!((gate.in_flight, gate.overloaded), (0, 1), "the places are free");
     a.all_told().await;
-    till.goes(RIGHT);
+    store.serves();
     clock.advance(Span::from_secs(30));
     assert_eq!(stands(&b, "all").await.1, 0, "what could not be told has ended by itself");
 }
 
 #[tokio::test]
 async fn without_the_store_the_fail_mode_admits_or_denies_and_holds_no_place_when_it_denies() {
-    let Pair { a, till, .. } = pair().await;
-    till.goes(GONE);
+    let Pair { a, store, .. } = pair().await;
+    store.fails(StoreError::Unavailable);
     let denied = admit(&a, "all", 100).await;
     assert_eq!((denied.source, denied.lease), (Source::FailMode, None));
     assert_eq!(a.policy("all").unwrap().gate().unwrap().stats().in_flight, 0);

@@ -1,72 +1,21 @@
 //! Admissions, releases and heartbeats, on a manual clock; two instances on one relay.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use admittance::concurrency::{FleetRules, Grant, Leave, Report};
-use admittance::relay::{Collect, Collected, Note, Posted, Secret};
-use admittance::{
-    Coordinator, CoordinatorError, Cost, GuardSettings, ManualClock, Memory, MemoryCoordinator,
-    MemoryRelay, Relay, Span, StoreError,
-};
+use admittance::relay::NOTES_MAX;
+use admittance::{Coordinator, Cost, GuardSettings, ManualClock, Relay, Span, Store};
 use admittance_server::{AnyStore, Axis, Config, Fail, Refusal, SWEEP, Service};
+use admittance_testkit::{Behavior, MemoryBackend, Request, Scripted};
+use tokio::time::sleep;
 
 const POLICIES: &str = "limiters:
   api: { strategy: gcra, limit: 5, period: 1h }
+  crowd: { concurrency: { minLimit: 20000, maxLimit: 20000 } }
   single: { concurrency: { minLimit: 1, maxLimit: 1 } }
   three: { concurrency: { minLimit: 3, maxLimit: 3 }, leaseTtl: 4s }
   unified: { strategy: gcra, limit: 5, period: 1h, concurrency: { minLimit: 2, maxLimit: 2 } }
 ";
-
-/// Where two instances meet.
-struct Meeting {
-    coordinator: MemoryCoordinator<ManualClock>,
-    relay: MemoryRelay<ManualClock>,
-    way: Arc<Way>,
-}
-
-/// What is wrong with it.
-#[derive(Default)]
-struct Way {
-    is_full: AtomicBool,
-    is_slow: AtomicBool,
-}
-
-impl Coordinator for Meeting {
-    async fn beat(
-        &self,
-        fleet: &str,
-        rules: &FleetRules,
-        report: &Report,
-    ) -> Result<Grant, CoordinatorError> {
-        self.coordinator.beat(fleet, rules, report).await
-    }
-
-    async fn leave(&self, fleet: &str, leave: &Leave) -> Result<(), StoreError> {
-        self.coordinator.leave(fleet, leave).await
-    }
-}
-
-impl Relay for Meeting {
-    async fn collect(&self, collect: Collect<'_>) -> Result<Vec<Collected>, StoreError> {
-        if self.way.is_slow.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_millis(400)).await;
-        }
-        self.relay.collect(collect).await
-    }
-
-    async fn secret(&self, owner: u64) -> Result<Option<Secret>, StoreError> {
-        self.relay.secret(owner).await
-    }
-
-    async fn post(&self, owner: u64, notes: &[Note]) -> Result<Option<Vec<Posted>>, StoreError> {
-        if self.way.is_full.load(Ordering::Relaxed) {
-            return Ok(Some(vec![Posted::Full; notes.len()]));
-        }
-        self.relay.post(owner, notes).await
-    }
-}
 
 fn config() -> Config {
     Config::parse("policies.yaml", POLICIES, Fail::Open).unwrap()
@@ -77,23 +26,22 @@ fn alone() -> (Service, ManualClock) {
     (Service::new(&config(), Arc::new(clock.clone())), clock)
 }
 
+/// Two instances on one store.
 fn pair() -> (Service, Service, ManualClock) {
-    let (a, b, clock, _) = pair_with_a_way();
+    let clock = ManualClock::default();
+    let (a, b) = pair_on(MemoryBackend::new(clock.clone()), &clock);
     (a, b, clock)
 }
 
-fn pair_with_a_way() -> (Service, Service, ManualClock, Arc<Way>) {
-    let clock = ManualClock::default();
-    let way = Arc::new(Way::default());
-    let meeting = Meeting {
-        coordinator: MemoryCoordinator::new(clock.clone()),
-        relay: MemoryRelay::new(clock.clone()),
-        way: Arc::clone(&way),
-    };
-    let store = AnyStore::new(Memory::new(clock.clone())).with_fleet(meeting);
+fn pair_on<B: Store + Coordinator + Relay + 'static>(
+    backend: B,
+    clock: &ManualClock,
+) -> (Service, Service) {
+    let backend = Arc::new(backend);
+    let store = AnyStore::new(Arc::clone(&backend)).with_fleet(backend);
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
     let one = || Service::on_store(&config(), &store, &settings).unwrap();
-    (one(), one(), clock, way)
+    (one(), one())
 }
 
 async fn lease(service: &Service, policy: &str) -> String {
@@ -222,16 +170,20 @@ async fn each_kind_of_policy_refuses_what_is_not_for_it() {
 
 #[tokio::test]
 async fn a_note_that_could_not_be_left_is_not_told_as_done() {
-    let (a, b, _, way) = pair_with_a_way();
+    let (a, b, _) = pair();
     a.collect().await.unwrap();
     let id = lease(&a, "three").await;
-    way.is_full.store(true, Ordering::Relaxed);
+    let mut crowd = Vec::new();
+    for _ in 0..NOTES_MAX {
+        crowd.push(lease(&a, "crowd").await);
+    }
+    assert_eq!(b.heartbeat(crowd).await.unwrap().live.len(), NOTES_MAX, "no note more fits");
     let heard = b.heartbeat(vec![id.clone()]).await.unwrap();
     assert_eq!((heard.live.len(), heard.reclaimed.len()), (0, 0));
     assert!(matches!(b.release(&id, false).await, Err(Refusal::Relay { .. })));
-    way.is_full.store(false, Ordering::Relaxed);
+    assert_eq!((a.collect().await.unwrap(), a.leases_held()), (NOTES_MAX, NOTES_MAX + 1));
     b.release(&id, false).await.unwrap();
-    assert_eq!((a.collect().await.unwrap(), a.leases_held()), (1, 0));
+    assert_eq!((a.collect().await.unwrap(), a.leases_held()), (1, NOTES_MAX));
 }
 
 #[tokio::test]
@@ -255,8 +207,12 @@ async fn the_next_deadline_is_not_later_than_a_lease_that_is_held_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sweep_does_not_wait_for_a_slow_store() {
-    let (a, _, clock, way) = pair_with_a_way();
-    way.is_slow.store(true, Ordering::Relaxed);
+    let clock = ManualClock::default();
+    let slow = Scripted::with(MemoryBackend::new(clock.clone()), |request| match request {
+        Request::Collect => Behavior::serve().after(sleep(Duration::from_millis(400))),
+        _ => Behavior::serve(),
+    });
+    let (a, _) = pair_on(slow, &clock);
     let service = Arc::new(a);
     let _ = lease(&service, "single").await;
     clock.advance(Span::from_secs(2));
@@ -278,12 +234,8 @@ const FLEET: &str = "limiters:
 async fn one_fleet(clock: &ManualClock) -> Service {
     let text = FLEET.replace("\\\n   ", "");
     let config = Config::parse("fleet.yaml", &text, Fail::Open).unwrap();
-    let meeting = Meeting {
-        coordinator: MemoryCoordinator::new(clock.clone()),
-        relay: MemoryRelay::new(clock.clone()),
-        way: Arc::default(),
-    };
-    let store = AnyStore::new(Memory::new(clock.clone())).with_fleet(meeting);
+    let backend = Arc::new(MemoryBackend::new(clock.clone()));
+    let store = AnyStore::new(Arc::clone(&backend)).with_fleet(backend);
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..Default::default() };
     let service = Service::on_store(&config, &store, &settings).unwrap();
     // The coordinator's clock stands still: it is quiet until told that time has passed.

@@ -1,15 +1,14 @@
 //! A service whose shared store can be lost, over a live door.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, BreakerRules, BreakerState, Group, GuardSettings,
-    Guarded, ManualClock, Many, Memory, Micros, Op, Span, Store, StoreError,
+    BreakerRules, BreakerState, GuardSettings, ManualClock, Memory, Micros, Span, StoreError,
 };
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{AnyStore, Config, Fail, Service};
+use admittance_testkit::Scripted;
 use tonic::Code;
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
@@ -26,41 +25,8 @@ limiters:
   patient: { strategy: gcra, limit: 10, period: 1h, storeDeadline: 1s, prefix: open }
 ";
 
-struct Switched {
-    memory: Memory<ManualClock>,
-    is_down: AtomicBool,
-    asked: AtomicU64,
-}
-
-impl Switched {
-    /// Probes come when they come; what is counted is what requests ask.
-    fn meet(&self, policy: &str) -> Result<(), StoreError> {
-        if policy != Guarded::<Self>::PROBE_POLICY {
-            self.asked.fetch_add(1, Ordering::SeqCst);
-        }
-        match self.is_down.load(Ordering::SeqCst) {
-            true => Err(StoreError::Refused { detail: "password for ann".into() }),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Store for Switched {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.meet(op.policy)?;
-        self.memory.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.meet(many.policy)?;
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.meet("")?;
-        self.memory.several(group).await
-    }
-}
+/// A store that can be lost.
+type Switched = Scripted<Memory<ManualClock>>;
 
 struct Bench {
     live: Live,
@@ -73,8 +39,7 @@ impl Bench {
     async fn new() -> Self {
         let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
         let memory = Memory::new(clock.clone()).max_keys(1_000);
-        let (is_down, asked) = (AtomicBool::new(false), AtomicU64::new(0));
-        let store = Arc::new(Switched { memory, is_down, asked });
+        let store = Arc::new(Switched::new(memory));
         let config = Config::parse("test", POLICIES, Fail::Open).expect("valid policies");
         // Probes far apart: what this test counts shall be what it asked.
         let probe_every = Span::from_secs(3_600);
@@ -102,7 +67,7 @@ impl Bench {
 
     /// Loses the store, and asks until nothing reaches it any more.
     async fn lose(&mut self) {
-        self.store.is_down.store(true, Ordering::SeqCst);
+        self.store.fails(StoreError::Refused { detail: "password for ann".into() });
         while self.service.guards().next().expect("a guard").outage().is_none() {
             assert!(self.check("open").await.1);
         }
@@ -121,7 +86,7 @@ async fn each_policy_answers_by_its_own_mode_and_says_so() {
         assert_eq!((first.allowed, first.remaining, by_fail_mode), (true, 9, false));
     }
     bench.lose().await;
-    let asked = bench.store.asked.load(Ordering::SeqCst);
+    let asked = bench.store.asked();
     assert_eq!(bench.check("open").await, (decision(true, 10, 0), true));
     let (closed, by_fail_mode) = bench.check("closed").await;
     assert_eq!((closed.allowed, closed.remaining, by_fail_mode), (false, 0, true));
@@ -136,7 +101,7 @@ async fn each_policy_answers_by_its_own_mode_and_says_so() {
     let decisions = answer.into_inner().decisions;
     let left: Vec<i64> = decisions.iter().map(|decision| decision.remaining).collect();
     assert_eq!(left, [3, 3, 1]);
-    assert_eq!(bench.store.asked.load(Ordering::SeqCst), asked, "nothing reached the store");
+    assert_eq!(bench.store.asked(), asked, "nothing reached the store");
     let counted = |name: &str| bench.service.policy(name).expect("known").answered_by_fail_mode();
     assert_eq!((counted("closed"), counted("local")), (1, 2));
 }
@@ -170,7 +135,7 @@ async fn policies_with_another_deadline_have_a_breaker_of_their_own() {
         .collect();
     assert_eq!(states, [(20_000, BreakerState::Open), (1_000_000, BreakerState::Closed)]);
     // The store is back; who did not give it up asks it at once.
-    bench.store.is_down.store(false, Ordering::SeqCst);
+    bench.store.serves();
     assert!(!bench.check("patient").await.1);
     assert!(bench.check("open").await.1);
 }

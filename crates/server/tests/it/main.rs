@@ -29,7 +29,6 @@ mod lease;
 mod lend;
 mod live;
 mod load;
-mod meeting;
 mod metrics;
 mod monitor;
 mod observe;

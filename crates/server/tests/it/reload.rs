@@ -6,9 +6,7 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admittance::{
-    Cost, GuardSettings, ManualClock, Memory, MemoryCoordinator, MemoryRelay, Micros, Span,
-};
+use admittance::{Cost, GuardSettings, ManualClock, Memory, Micros, Span};
 use admittance_proto::budgets::budgets_client::BudgetsClient;
 use admittance_proto::budgets::{Charge, ReserveRequest};
 use admittance_server::{
@@ -21,7 +19,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use self::world::{Anew, Early, Forgetful, Honest, Way, cases, run};
 use crate::live::Live;
-use crate::meeting::Meeting;
+use admittance_testkit::MemoryBackend;
 
 fn config(policies: &str) -> Config {
     Config::parse("test", policies, Fail::Open).expect("valid policies")
@@ -41,9 +39,8 @@ fn there(policies: &str) -> Service {
 }
 
 fn there_at(policies: &str, clock: ManualClock) -> Service {
-    let relay = MemoryRelay::new(clock.clone());
-    let coordinator = MemoryCoordinator::new(clock.clone());
-    let store = AnyStore::fused(Memory::new(clock)).with_fleet(Meeting { coordinator, relay });
+    let backend = Arc::new(MemoryBackend::new(clock));
+    let store = AnyStore::fused(Arc::clone(&backend)).with_fleet(backend);
     let settings = GuardSettings::default();
     Service::on_store(&config(policies), &store, &settings).expect("servable")
 }

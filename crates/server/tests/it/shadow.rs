@@ -2,17 +2,16 @@
 //! decide, and is counted exactly.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use admittance::{
-    Applied, AppliedMany, AppliedSeveral, Axis, Cost, Decision, Group, GuardSettings, ManualClock,
-    Many, Memory, Micros, Op, Span, Store, StoreError, Verdicts,
+    Axis, Cost, Decision, GuardSettings, ManualClock, Memory, Micros, Span, StoreError, Verdicts,
 };
 use admittance_proto::v1;
 use admittance_server::{
     AnyStore, Asked, CandidateCounts, Config, Expected, Fail, Service, ShadowConfig, Shedding,
     Terms, Work,
 };
+use admittance_testkit::{Behavior, Scripted};
 
 use crate::live::{Live, START_US};
 
@@ -319,51 +318,30 @@ async fn counts_are_those_of_an_observer_who_asks_each_policy_by_itself() {
 }
 
 /// A store that fails one policy alone, in one way or another.
-struct Fails {
-    memory: Memory<ManualClock>,
-    way: AtomicU8,
+fn fails(clock: &ManualClock, way: fn() -> Behavior) -> Scripted<Memory<ManualClock>> {
+    Scripted::with(Memory::new(clock.clone()), move |request| match request.policy() {
+        Some("b") => way(),
+        _ => Behavior::serve(),
+    })
 }
 
-const REFUSES: u8 = 0;
-const HANGS: u8 = 1;
-const PANICS: u8 = 2;
-
-impl Fails {
-    async fn meet(&self, policy: &str) -> Result<(), StoreError> {
-        match (policy, self.way.load(Ordering::SeqCst)) {
-            ("b", REFUSES) => Err(StoreError::Unavailable),
-            ("b", HANGS) => std::future::pending().await,
-            ("b", PANICS) => panic!("the store of the candidate breaks"),
-            _ => Ok(()),
-        }
-    }
+fn refuses() -> Behavior {
+    Behavior::fail(StoreError::Unavailable)
 }
 
-impl Store for Fails {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.meet(op.policy).await?;
-        self.memory.apply(op).await
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.meet(many.policy).await?;
-        self.memory.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.memory.several(group).await
-    }
+fn panics() -> Behavior {
+    panic!("the store of the candidate breaks")
 }
 
 /// So many checks with a candidate whose store fails so, and what was counted of it.
-async fn beside_one_that_fails(way: u8, checks: usize) -> CandidateCounts {
+async fn beside_one_that_fails(way: fn() -> Behavior, checks: usize) -> CandidateCounts {
     let clock = start();
     let text = "limiters:\n  a: { strategy: gcra, limit: 100, period: 1s, fail: closed, shadow: \
                 [b] }\n  b: { strategy: gcra, limit: 50, period: 1s, fail: closed }\n";
     let config = Config::parse("test", text, Fail::Open).unwrap();
     let config = Config { load: Shedding(None), ..config };
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..GuardSettings::default() };
-    let store = Fails { memory: Memory::new(clock.clone()), way: AtomicU8::new(way) };
+    let store = fails(&clock, way);
     let service = Service::on_store(&config, &AnyStore::new(store), &settings).unwrap();
     let alone = Config::parse(
         "test",
@@ -387,7 +365,7 @@ async fn beside_one_that_fails(way: u8, checks: usize) -> CandidateCounts {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_whose_store_refuses_hangs_or_panics_does_not_touch_its_parent() {
-    for way in [REFUSES, HANGS, PANICS] {
+    for way in [refuses, Behavior::hang, panics] {
         let counts = beside_one_that_fails(way, 1_000).await;
         assert_eq!(counted(&counts), [0; 4], "nothing was decided: {counts:?}");
         assert_eq!(counts.failed + counts.dropped, 1_000, "{counts:?}");
@@ -397,7 +375,7 @@ async fn a_candidate_whose_store_refuses_hangs_or_panics_does_not_touch_its_pare
 
 #[tokio::test(start_paused = true)]
 async fn asks_that_wait_are_bounded_and_what_does_not_fit_is_counted() {
-    let counts = beside_one_that_fails(HANGS, 40_000).await;
+    let counts = beside_one_that_fails(Behavior::hang, 40_000).await;
     assert!(counts.dropped > 0, "{counts:?}");
     assert_eq!(counts.failed + counts.dropped, 40_000, "{counts:?}");
 }
@@ -414,7 +392,7 @@ async fn a_reload_keeps_the_counts_and_gives_a_new_candidate_a_breaker_of_its_ow
     };
     let clock = start();
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..GuardSettings::default() };
-    let store = Fails { memory: Memory::new(clock.clone()), way: AtomicU8::new(REFUSES) };
+    let store = fails(&clock, refuses);
     let store = AnyStore::new(store);
     let service = Service::on_store(&read(1_000, ""), &store, &settings).unwrap();
     assert_eq!(service.policy("a").unwrap().shadowed(), None);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use admittance::budget::{Accounts, Budgets, Meter, Payer, Reservation, Reserving, Standing};
+use admittance_testkit::{Behavior, Request, Scripted};
 use fastrand::Rng;
 
 use super::*;
@@ -23,9 +24,9 @@ impl Future for Later {
     }
 }
 
-/// What is wrong with accounts.
+/// How accounts are broken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum Mutant {
     None,
     /// Says that it settled.
     Pretends,
@@ -34,29 +35,14 @@ enum Fault {
 }
 
 /// Accounts elsewhere: an entry is on its way, is booked, and its answer is on its way.
-struct Away {
-    inner: Arc<MemoryAccounts<ManualClock>>,
-    fault: Fault,
-}
+type Away = Scripted<Arc<MemoryAccounts<ManualClock>>>;
 
 /// How often an entry is waited for before it is booked, and before its answer is there.
 const WAITS: usize = 3;
 
-impl Accounts for Away {
-    async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        for _ in 0..WAITS {
-            Later::default().await;
-        }
-        let act = match (entry.act, self.fault) {
-            (Act::Abandon(_), Fault::Pretends) => Act::Look,
-            (Act::Settle(lease), Fault::Abandons) => Act::Abandon(lease),
-            (act, _) => act,
-        };
-        let booked = self.inner.book_now(Entry { act, ..entry });
-        for _ in 0..WAITS {
-            Later::default().await;
-        }
-        booked
+async fn on_its_way() {
+    for _ in 0..WAITS {
+        Later::default().await;
     }
 }
 
@@ -111,13 +97,22 @@ fn here() -> Rig<MemoryAccounts<ManualClock>> {
     Rig::new(Arc::clone)
 }
 
-fn away(fault: Fault) -> Rig<Away> {
-    Rig::new(|inner| Arc::new(Away { inner: Arc::clone(inner), fault }))
+fn away(mutant: Mutant) -> Rig<Away> {
+    let script = move |request: &Request<'_>| {
+        let Request::Book(entry) = request else { panic!("{request:?}") };
+        let behavior = match (entry.act, mutant) {
+            (Act::Abandon(_), Mutant::Pretends) => Behavior::book_as(Act::Look),
+            (Act::Settle(lease), Mutant::Abandons) => Behavior::book_as(Act::Abandon(lease)),
+            _ => Behavior::serve(),
+        };
+        behavior.after(on_its_way()).reply_after(on_its_way())
+    };
+    Rig::new(|inner| Arc::new(Away::with(Arc::clone(inner), script)))
 }
 
 #[tokio::test]
 async fn a_reservation_that_is_given_up_at_any_await_leaves_nothing() {
-    let rig = away(Fault::None);
+    let rig = away(Mutant::None);
     for times in 0..=2 * WAITS + 1 {
         let reserving = asked(rig.meter.reserve(rig.payer.clone(), 100), times);
         assert_eq!(reserving.is_some(), times > 2 * WAITS, "every await was tried");
@@ -131,7 +126,7 @@ async fn a_reservation_that_is_given_up_at_any_await_leaves_nothing() {
 #[tokio::test]
 async fn a_debit_that_is_given_up_at_any_await_was_booked_or_not_and_leaves_nothing() {
     for times in 0..=2 * WAITS + 1 {
-        let rig = away(Fault::None);
+        let rig = away(Mutant::None);
         let mut held = rig.held(100).await;
         let _ = held.debit(3).await.unwrap();
         let answered = asked(held.debit(10), times).is_some();
@@ -146,10 +141,10 @@ async fn a_debit_that_is_given_up_at_any_await_was_booked_or_not_and_leaves_noth
 }
 
 /// Whether a settlement that is given up is told all the same, with what was produced.
-async fn settlements_are_told(fault: Fault) -> Result<(), String> {
+async fn settlements_are_told(mutant: Mutant) -> Result<(), String> {
     for times in 0..=2 * WAITS + 1 {
         for actual in [0, 2, 5, 60, 100, 170] {
-            let rig = away(fault);
+            let rig = away(mutant);
             let mut held = rig.held(100).await;
             let _ = held.debit(5).await.unwrap();
             let _ = asked(held.settle(actual), times);
@@ -165,14 +160,14 @@ async fn settlements_are_told(fault: Fault) -> Result<(), String> {
 
 #[tokio::test]
 async fn a_settlement_that_is_given_up_at_any_await_is_told_with_what_was_produced() {
-    settlements_are_told(Fault::None).await.unwrap();
-    settlements_are_told(Fault::Abandons).await.unwrap_err();
+    settlements_are_told(Mutant::None).await.unwrap();
+    settlements_are_told(Mutant::Abandons).await.unwrap_err();
 }
 
 #[test]
 fn outside_of_a_runtime_it_is_told_in_the_one_it_was_made_in() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let rig = away(Fault::None);
+    let rig = away(Mutant::None);
     let mut held = runtime.block_on(rig.held(100));
     let _ = runtime.block_on(held.debit(7)).unwrap();
     std::thread::spawn(move || drop(held)).join().unwrap();
@@ -185,7 +180,7 @@ fn outside_of_a_runtime_it_is_told_in_the_one_it_was_made_in() {
     let held = runtime.block_on(rig.held(100));
     drop(held);
     assert_eq!(rig.standing().open, 0);
-    let gone = away(Fault::None);
+    let gone = away(Mutant::None);
     let held = runtime.block_on(gone.held(100));
     drop(runtime);
     drop(held);
@@ -273,9 +268,9 @@ async fn nothing_leaks<A: Accounts + 'static>(rig: Rig<A>, salt: u64) -> Result<
 #[tokio::test]
 async fn whichever_way_work_ends_nothing_leaks() {
     nothing_leaks(here(), 606).await.unwrap();
-    nothing_leaks(away(Fault::None), 607).await.unwrap();
-    nothing_leaks(away(Fault::Pretends), 607).await.unwrap_err();
-    nothing_leaks(away(Fault::Abandons), 607).await.unwrap_err();
+    nothing_leaks(away(Mutant::None), 607).await.unwrap();
+    nothing_leaks(away(Mutant::Pretends), 607).await.unwrap_err();
+    nothing_leaks(away(Mutant::Abandons), 607).await.unwrap_err();
 }
 
 #[tokio::test]
