@@ -6,7 +6,7 @@
 //! In every state on the way the bounds of `models/` hold, in fleets in which far more may happen
 //! than can all be visited.
 
-use admittance_models::lease::fleet::{Setting, Twist};
+use admittance_models::lease::fleet::{Mutant, Setting};
 use admittance_models::lease::{Bound, Leasing};
 use admittance_models::shares::{self, Shares};
 use admittance_models::{budget, lease_carry_over, lease_continuous, lease_windowed};
@@ -24,18 +24,18 @@ pub fn target(bytes: &[u8]) {
         0 => {
             let (mut case, _) = pick(input, lease_windowed::cases(true));
             case.quarters += u64::from(input.byte() % 16);
-            let setting = more(input, lease_windowed::setting(&case, Twist::None));
+            let setting = more(input, lease_windowed::setting(&case, Mutant::None));
             walk(input, &Leasing::new(setting, Bound::PerPayingWindow(case.limit), &[]))
         }
         1 => {
             let (mut case, _) = pick(input, lease_continuous::cases(true));
             case.horizon += u64::from(input.byte() % 8);
-            let setting = more(input, lease_continuous::setting(&case, Twist::None));
+            let setting = more(input, lease_continuous::setting(&case, Mutant::None));
             walk(input, &Leasing::new(setting, continuous(&case), &[]))
         }
         2 => {
             let (case, _) = pick(input, lease_carry_over::cases(true));
-            let setting = lease_carry_over::setting(&case, Twist::None);
+            let setting = lease_carry_over::setting(&case, Mutant::None);
             walk(input, &Leasing::new(setting, carried(&case), &[]))
         }
         3 => {
@@ -50,76 +50,79 @@ pub fn target(bytes: &[u8]) {
             budget.copies += input.byte() % 4;
             budget.crashes += input.byte() % 2;
             budget.leaves += input.byte() % 2;
-            let setting = shares::setting(&case, shares::setting::Twist::None);
+            let setting = shares::setting(&case, shares::setting::Mutant::None);
             walk(input, &Shares::new(setting, 0, &[]))
         }
         _ => {
             let (mut case, _) = pick(input, budget::cases(true));
             case.ticks += u64::from(input.byte() % 4);
-            walk(input, &budget::Budgets::new(case, budget::Twist::None, &[]))
+            walk(input, &budget::Budgets::new(case, budget::Mutant::None, &[]))
         }
     };
     assert!(broken.is_none(), "{}", broken.unwrap_or_default());
 }
 
-/// The same with machines that make a mistake: whether a bound was broken.
+/// The same with machines that are mutants: whether a bound was broken.
 #[must_use]
-pub fn is_broken(bytes: &[u8], mistake: &Mistake) -> bool {
+pub fn is_broken(bytes: &[u8], mutant: &MachineMutant) -> bool {
     let input = &mut Input::new(bytes);
-    let broken = match *mistake {
-        Mistake::Windowed(twist, ref case) => {
-            let setting = lease_windowed::setting(case, twist);
+    let broken = match *mutant {
+        MachineMutant::Windowed(mutant, ref case) => {
+            let setting = lease_windowed::setting(case, mutant);
             walk(input, &Leasing::new(setting, Bound::PerPayingWindow(case.limit), &[]))
         }
-        Mistake::Continuous(twist, ref case) => {
-            let setting = lease_continuous::setting(case, twist);
+        MachineMutant::Continuous(mutant, ref case) => {
+            let setting = lease_continuous::setting(case, mutant);
             walk(input, &Leasing::new(setting, continuous(case), &[]))
         }
-        Mistake::CarryOver(twist, ref case) => {
-            let setting = lease_carry_over::setting(case, twist);
+        MachineMutant::CarryOver(mutant, ref case) => {
+            let setting = lease_carry_over::setting(case, mutant);
             walk(input, &Leasing::new(setting, carried(case), &[]))
         }
-        Mistake::Shares(twist, ref case) => {
-            walk(input, &Shares::new(shares::setting(case, twist), 0, &[]))
+        MachineMutant::Shares(mutant, ref case) => {
+            walk(input, &Shares::new(shares::setting(case, mutant), 0, &[]))
         }
-        Mistake::Budget(twist, case) => walk(input, &budget::Budgets::new(case, twist, &[])),
+        MachineMutant::Budget(mutant, case) => {
+            walk(input, &budget::Budgets::new(case, mutant, &[]))
+        }
     };
     broken.is_some()
 }
 
 /// What is done wrong, in a fleet that can show it.
 #[derive(Clone, Copy, Debug)]
-pub enum Mistake {
+pub enum MachineMutant {
     /// Leases coupled to their window.
-    Windowed(Twist, lease_windowed::Case),
+    Windowed(Mutant, lease_windowed::Case),
     /// Leases of a continuous limit.
-    Continuous(Twist, lease_continuous::Case),
+    Continuous(Mutant, lease_continuous::Case),
     /// Leases that survive their window.
-    CarryOver(Twist, lease_carry_over::Case),
+    CarryOver(Mutant, lease_carry_over::Case),
     /// Shares of one limit.
-    Shares(shares::setting::Twist, shares::Case),
+    Shares(shares::setting::Mutant, shares::Case),
     /// Budgets.
-    Budget(budget::Twist, budget::Case),
+    Budget(budget::Mutant, budget::Case),
 }
 
 /// All that the models know of.
 #[must_use]
-pub fn mistakes() -> Vec<Mistake> {
+pub fn mutants() -> Vec<MachineMutant> {
     let windowed = lease_windowed::mutants().into_iter();
     let continuous = lease_continuous::mutants().into_iter();
     let carry_over = lease_carry_over::mutants().into_iter();
     let shares = shares::mutants().into_iter();
     let budget = budget::mutants().into_iter();
-    let all = windowed.map(|(twist, case, _)| Mistake::Windowed(twist, case));
-    let all = all.chain(continuous.map(|(twist, case, _)| Mistake::Continuous(twist, case)));
-    let all = all.chain(carry_over.map(|(twist, case, _)| Mistake::CarryOver(twist, case)));
-    let all = all.chain(shares.map(|(twist, case, _)| Mistake::Shares(twist, case)));
-    all.chain(budget.map(|(twist, case, _)| Mistake::Budget(twist, case))).collect()
+    let all = windowed.map(|(mutant, case, _)| MachineMutant::Windowed(mutant, case));
+    let all =
+        all.chain(continuous.map(|(mutant, case, _)| MachineMutant::Continuous(mutant, case)));
+    let all = all.chain(carry_over.map(|(mutant, case, _)| MachineMutant::CarryOver(mutant, case)));
+    let all = all.chain(shares.map(|(mutant, case, _)| MachineMutant::Shares(mutant, case)));
+    all.chain(budget.map(|(mutant, case, _)| MachineMutant::Budget(mutant, case))).collect()
 }
 
 fn continuous(case: &lease_continuous::Case) -> Bound {
     // A unit of the model is a window of its setting.
-    let unit = lease_continuous::setting(case, Twist::None).window;
+    let unit = lease_continuous::setting(case, Mutant::None).window;
     Bound::PerInterval(case.burst * unit + case.halves * unit / 2)
 }
 

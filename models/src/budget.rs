@@ -34,7 +34,7 @@ use stateright::{Model, Property};
 
 pub use cases::{Case, cases, check, mutants, run, too_strict};
 use world::{Broken, Seen};
-pub use world::{Step, Twist, World};
+pub use world::{Mutant, Step, World};
 
 use crate::{Checked, Peak};
 
@@ -42,7 +42,7 @@ use crate::{Checked, Peak};
 #[derive(Debug)]
 pub struct Budgets {
     case: Case,
-    twist: Twist,
+    mutant: Mutant,
     reaches: Vec<Reach>,
     seen: [AtomicBool; Seen::COUNT],
     used: Peak,
@@ -71,9 +71,9 @@ pub enum Reach {
 impl Budgets {
     /// The clients of `case`, who must be able to reach all of `reaches`.
     #[must_use]
-    pub fn new(case: Case, twist: Twist, reaches: &[Reach]) -> Self {
+    pub fn new(case: Case, mutant: Mutant, reaches: &[Reach]) -> Self {
         let (used, debt, seen) = (Peak::default(), Peak::default(), Default::default());
-        Self { case, twist, reaches: reaches.to_vec(), seen, used, debt }
+        Self { case, mutant, reaches: reaches.to_vec(), seen, used, debt }
     }
 
     fn has_seen(&self, seen: Seen) -> bool {
@@ -95,7 +95,7 @@ impl Model for Budgets {
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
         let mut next = last.clone();
-        for seen in next.take(&self.case, self.twist, step) {
+        for seen in next.take(&self.case, self.mutant, step) {
             self.seen[seen as usize].store(true, Ordering::Relaxed);
         }
         Some(next)

@@ -12,7 +12,7 @@
 use admittance_core::lease::Rules;
 use admittance_core::{Span, Window};
 
-use crate::lease::fleet::{Budget, Setting, Twist};
+use crate::lease::fleet::{Budget, Mutant, Setting};
 use crate::lease::{BOUND, Bound, Leasing, Reach, clocks};
 use crate::{Report, explore};
 
@@ -38,7 +38,7 @@ pub struct Case {
 /// # Panics
 /// Never: the limit is one.
 #[must_use]
-pub fn setting(case: &Case, twist: Twist) -> Setting {
+pub fn setting(case: &Case, mutant: Mutant) -> Setting {
     let window = Window::fixed(case.limit, Span::from_us(WINDOW)).expect("a limit");
     let rules = Rules::new(window, Span::ZERO).expect("windows can be leased");
     let mut rules = rules.carry_over();
@@ -55,20 +55,20 @@ pub fn setting(case: &Case, twist: Twist) -> Setting {
         horizon: WINDOW / 2 * case.halves + 1,
         costs: vec![1],
         budget: case.budget,
-        twist,
+        mutant,
     }
 }
 
 /// Checks one case.
 #[must_use]
-pub fn check(case: &Case, twist: Twist, reaches: &[Reach]) -> Report {
+pub fn check(case: &Case, mutant: Mutant, reaches: &[Reach]) -> Report {
     let Case { nodes, limit, size, low_water, budget, .. } = case;
     let bound = limit + *nodes as u64 * (size + low_water);
     let subject = format!(
         "carry-over, shipped: nodes {nodes}, limit {limit}, size {size}, low water {low_water}, \
          bound {bound}, {budget:?}"
     );
-    explore(subject, Leasing::new(setting(case, twist), Bound::PerWindow(bound), reaches))
+    explore(subject, Leasing::new(setting(case, mutant), Bound::PerWindow(bound), reaches))
 }
 
 /// The cases, and what each has to reach.
@@ -95,7 +95,7 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
 
 /// Each mistake with a fleet that shows it, and the property that it breaks.
 #[must_use]
-pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
+pub fn mutants() -> Vec<(Mutant, Case, &'static str)> {
     let none = Budget::default();
     let case = Case {
         nodes: 1,
@@ -106,7 +106,7 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
         budget: Budget { checks: 5, copies: 1, ..none },
     };
     vec![(
-        Twist::IdsReused,
+        Mutant::IdsReused,
         Case { budget: Budget { copies: 2, checks: 6, ..none }, ..case },
         BOUND,
     )]
@@ -116,7 +116,7 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let cases = cases(long);
-    cases.iter().map(|(case, reaches)| check(case, Twist::None, reaches)).collect()
+    cases.iter().map(|(case, reaches)| check(case, Mutant::None, reaches)).collect()
 }
 
 /// A window. The run begins a tick before its first one ends.

@@ -11,7 +11,7 @@
 use admittance_core::lease::Rules;
 use admittance_core::{Gcra, Span, Tat};
 
-use crate::lease::fleet::{Budget, Setting, Twist};
+use crate::lease::fleet::{Budget, Mutant, Setting};
 use crate::lease::{BOUND, Bound, Leasing, Reach, clocks};
 use crate::{Report, explore};
 
@@ -41,7 +41,7 @@ pub struct Case {
 /// # Panics
 /// Never: the limit is one.
 #[must_use]
-pub fn setting(case: &Case, twist: Twist) -> Setting {
+pub fn setting(case: &Case, mutant: Mutant) -> Setting {
     let gcra = Gcra { limit: 1, period: Span::from_us(UNIT), burst: case.burst };
     let lease_time = Span::from_us(case.halves * UNIT / 2);
     let mut rules =
@@ -60,20 +60,20 @@ pub fn setting(case: &Case, twist: Twist) -> Setting {
         horizon: UNIT / 2 * case.horizon,
         costs: vec![1],
         budget: case.budget,
-        twist,
+        mutant,
     }
 }
 
 /// Checks one case.
 #[must_use]
-pub fn check(case: &Case, twist: Twist, reaches: &[Reach]) -> Report {
+pub fn check(case: &Case, mutant: Mutant, reaches: &[Reach]) -> Report {
     let Case { nodes, burst, halves, size, low_water, budget, .. } = case;
     let subject = format!(
         "continuous: nodes {nodes}, burst {burst}, lease time {halves}/2 units, size {size}, low \
          water {low_water}, {budget:?}"
     );
     let bound = Bound::PerInterval(burst * UNIT + halves * UNIT / 2);
-    explore(subject, Leasing::new(setting(case, twist), bound, reaches))
+    explore(subject, Leasing::new(setting(case, mutant), bound, reaches))
 }
 
 /// The cases, and what each has to reach.
@@ -124,7 +124,7 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
 
 /// Each mistake with a fleet that shows it, and the property that it breaks.
 #[must_use]
-pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
+pub fn mutants() -> Vec<(Mutant, Case, &'static str)> {
     let none = Budget::default();
     let checks = |checks: u8| Budget { checks, ..none };
     let case = Case {
@@ -139,10 +139,10 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
     };
     let closing = Budget { copies: 1, closes: 1, ..checks(4) };
     vec![
-        (Twist::NoExpiry, case, BOUND),
-        (Twist::IdsReused, Case { budget: Budget { copies: 1, ..checks(4) }, ..case }, BOUND),
-        (Twist::RefundInFull, case, BOUND),
-        (Twist::GivenBackTwice, Case { nodes: 2, horizon: 0, budget: closing, ..case }, BOUND),
+        (Mutant::NoExpiry, case, BOUND),
+        (Mutant::IdsReused, Case { budget: Budget { copies: 1, ..checks(4) }, ..case }, BOUND),
+        (Mutant::RefundInFull, case, BOUND),
+        (Mutant::GivenBackTwice, Case { nodes: 2, horizon: 0, budget: closing, ..case }, BOUND),
     ]
 }
 
@@ -150,7 +150,7 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let cases = cases(long);
-    cases.iter().map(|(case, reaches)| check(case, Twist::None, reaches)).collect()
+    cases.iter().map(|(case, reaches)| check(case, Mutant::None, reaches)).collect()
 }
 
 /// How long one unit takes to come back. A node's clock that is as slow as it may be loses eight

@@ -11,7 +11,7 @@
 use admittance_core::lease::Rules;
 use admittance_core::{Span, Window};
 
-use crate::lease::fleet::{Budget, Setting, Twist};
+use crate::lease::fleet::{Budget, Mutant, Setting};
 use crate::lease::{BOUND, Bound, INSIDE, Leasing, Reach, clocks};
 use crate::{Report, explore};
 
@@ -41,7 +41,7 @@ pub struct Case {
 /// # Panics
 /// Never: the limit is one.
 #[must_use]
-pub fn setting(case: &Case, twist: Twist) -> Setting {
+pub fn setting(case: &Case, mutant: Mutant) -> Setting {
     let window = Window::fixed(case.limit, Span::from_us(WINDOW)).expect("a limit");
     let mut rules = Rules::new(window, Span::ZERO).expect("windows can be leased");
     rules.low_water = case.low_water;
@@ -58,19 +58,19 @@ pub fn setting(case: &Case, twist: Twist) -> Setting {
         horizon: WINDOW / 4 * case.quarters,
         costs: case.costs.to_vec(),
         budget: case.budget,
-        twist,
+        mutant,
     }
 }
 
 /// Checks one case.
 #[must_use]
-pub fn check(case: &Case, twist: Twist, reaches: &[Reach]) -> Report {
+pub fn check(case: &Case, mutant: Mutant, reaches: &[Reach]) -> Report {
     let Case { nodes, limit, size, low_water, budget, .. } = case;
     let subject = format!(
         "windowed: nodes {nodes}, limit {limit}, size {size}, low water {low_water}, {budget:?}"
     );
     let bound = Bound::PerPayingWindow(*limit);
-    explore(subject, Leasing::new(setting(case, twist), bound, reaches))
+    explore(subject, Leasing::new(setting(case, mutant), bound, reaches))
 }
 
 /// The cases, and what each has to reach.
@@ -135,7 +135,7 @@ pub fn cases(long: bool) -> Vec<(Case, Vec<Reach>)> {
 
 /// Each mistake with a fleet that shows it, and the property that it breaks.
 #[must_use]
-pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
+pub fn mutants() -> Vec<(Mutant, Case, &'static str)> {
     let none = Budget::default();
     let checks = |checks: u8| Budget { checks, ..none };
     let case = Case {
@@ -151,17 +151,17 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
     let idle = Case { idle_after: Some(WINDOW / 8), ..case };
     let copied = Case { budget: Budget { copies: 1, ..checks(3) }, ..idle };
     vec![
-        (Twist::NoExpiry, case, INSIDE),
-        (Twist::LifeFromArrival, case, INSIDE),
-        (Twist::WallClock, case, INSIDE),
+        (Mutant::NoExpiry, case, INSIDE),
+        (Mutant::LifeFromArrival, case, INSIDE),
+        (Mutant::WallClock, case, INSIDE),
         (
-            Twist::OneExpiry,
+            Mutant::OneExpiry,
             Case { limit: 3, size: 3, quarters: 3, low_water: 1, budget: checks(6), ..case },
             BOUND,
         ),
-        (Twist::IdsReused, Case { budget: Budget { copies: 1, ..checks(4) }, ..case }, BOUND),
-        (Twist::GivenBackTwice, Case { quarters: 2, ..copied }, BOUND),
-        (Twist::KeepsWhatItGivesBack, Case { budget: checks(4), ..idle }, BOUND),
+        (Mutant::IdsReused, Case { budget: Budget { copies: 1, ..checks(4) }, ..case }, BOUND),
+        (Mutant::GivenBackTwice, Case { quarters: 2, ..copied }, BOUND),
+        (Mutant::KeepsWhatItGivesBack, Case { budget: checks(4), ..idle }, BOUND),
     ]
 }
 
@@ -169,7 +169,7 @@ pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let cases = cases(long);
-    cases.iter().map(|(case, reaches)| check(case, Twist::None, reaches)).collect()
+    cases.iter().map(|(case, reaches)| check(case, Mutant::None, reaches)).collect()
 }
 
 /// A window. A node's clock that is as slow as it may be loses sixteen ticks in it.

@@ -35,8 +35,8 @@
 mod cases;
 mod events;
 pub mod fleet;
+mod mutant;
 pub mod setting;
-mod twist;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

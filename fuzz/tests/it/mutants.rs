@@ -126,20 +126,20 @@ fn a_limiter_that_lies_is_noticed() {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Flaw {
+enum Mutant {
     GivesOneTooMany,
     Leaks,
     IgnoresFences,
     CountsTwice,
 }
 
-struct Flawed {
+struct MutantGate {
     inner: Gate<ManualClock>,
-    flaw: Flaw,
+    mutant: Mutant,
     leaked: Mutex<Vec<Permit<ManualClock>>>,
 }
 
-impl Gates for Flawed {
+impl Gates for MutantGate {
     fn gate(&self) -> &Gate<ManualClock> {
         &self.inner
     }
@@ -150,14 +150,14 @@ impl Gates for Flawed {
             Some(class) => self.inner.acquire_as(class),
         };
         let share = self.inner.stats().share;
-        match (self.flaw, taken) {
-            (Flaw::GivesOneTooMany, Err(refused)) if !refused.is_fenced => {
+        match (self.mutant, taken) {
+            (Mutant::GivesOneTooMany, Err(refused)) if !refused.is_fenced => {
                 self.inner.set_share(PERMITS_MAX);
                 let taken = self.inner.acquire();
                 self.inner.set_share(share);
                 taken
             }
-            (Flaw::IgnoresFences, Err(refused)) if refused.is_fenced => {
+            (Mutant::IgnoresFences, Err(refused)) if refused.is_fenced => {
                 self.inner.unfence();
                 self.inner.acquire()
             }
@@ -166,9 +166,9 @@ impl Gates for Flawed {
     }
 
     fn end(&self, permit: Permit<ManualClock>, end: End) {
-        match (self.flaw, end) {
-            (Flaw::Leaks, End::Overload) => self.leaked.lock().unwrap().push(permit),
-            (Flaw::CountsTwice, End::Ignore) => {
+        match (self.mutant, end) {
+            (Mutant::Leaks, End::Overload) => self.leaked.lock().unwrap().push(permit),
+            (Mutant::CountsTwice, End::Ignore) => {
                 permit.ignore();
                 drop(self.inner.acquire());
             }
@@ -181,16 +181,16 @@ impl Gates for Flawed {
 
 #[test]
 fn a_gate_with_a_flaw_is_noticed() {
-    for (flaw, wanted) in [
-        (Flaw::GivesOneTooMany, "a permit too many"),
-        (Flaw::Leaks, "what is in flight is what is held"),
-        (Flaw::IgnoresFences, "a permit was given after the fence"),
-        (Flaw::CountsTwice, "what was given"),
+    for (mutant, wanted) in [
+        (Mutant::GivesOneTooMany, "a permit too many"),
+        (Mutant::Leaks, "what is in flight is what is held"),
+        (Mutant::IgnoresFences, "a permit was given after the fence"),
+        (Mutant::CountsTwice, "what was given"),
     ] {
         let feed = |bytes: &[u8]| {
-            gate::checked(bytes, |inner| Flawed { inner, flaw, leaked: Mutex::default() });
+            gate::checked(bytes, |inner| MutantGate { inner, mutant, leaked: Mutex::default() });
         };
-        assert!(is_noticed(wanted, feed), "{flaw:?}");
+        assert!(is_noticed(wanted, feed), "{mutant:?}");
     }
 }
 
@@ -329,13 +329,13 @@ fn an_admitter_that_slips_is_noticed() {
 #[test]
 fn machines_that_make_a_mistake_are_noticed() {
     let mut rng = Rng::with_seed(9);
-    let missed = machines::mistakes().into_iter().filter(|mistake| {
+    let missed = machines::mutants().into_iter().filter(|mutant| {
         !(0..20_000).any(|_| {
             let input: Vec<u8> = (0..60).map(|_| rng.u8(..)).collect();
-            machines::is_broken(&input, mistake)
+            machines::is_broken(&input, mutant)
         })
     });
-    let missed: Vec<String> = missed.map(|mistake| format!("{mistake:?}")).collect();
+    let missed: Vec<String> = missed.map(|mutant| format!("{mutant:?}")).collect();
     let is_rare = |one: &String| RARE.iter().any(|rare| one.starts_with(rare));
     assert!(missed.iter().all(is_rare), "{missed:#?}");
 }

@@ -1,6 +1,6 @@
 //! The clients that are checked, and those that show each mistake.
 
-use super::world::Twist;
+use super::world::Mutant;
 use super::{BOUND, Budgets, CONSERVED, DEADLINE, DEBT, ONCE, REACHED, Reach, SAME};
 use crate::{Report, explore};
 
@@ -67,41 +67,41 @@ pub fn cases(long: bool) -> Vec<(Case, &'static [Reach])> {
 
 /// Checks one case.
 #[must_use]
-pub fn check(case: &Case, twist: Twist, reaches: &[Reach]) -> Report {
-    explore(subject(case), Budgets::new(*case, twist, reaches))
+pub fn check(case: &Case, mutant: Mutant, reaches: &[Reach]) -> Report {
+    explore(subject(case), Budgets::new(*case, mutant, reaches))
 }
 
 /// Checks all of them.
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let cases = cases(long).into_iter();
-    cases.map(|(case, reaches)| check(&case, Twist::None, reaches)).collect()
+    cases.map(|(case, reaches)| check(&case, Mutant::None, reaches)).collect()
 }
 
 /// Mistakes, the case that shows each, and the property that refutes it.
 #[must_use]
-pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
+pub fn mutants() -> Vec<(Mutant, Case, &'static str)> {
     let plain = Case::PLAIN;
     let owing = Case { overruns: 1, ..plain };
     let doubled = Case { copies: 1, ..plain };
     vec![
-        (Twist::NeverStops, Case { chunk: 2, ..plain }, BOUND),
-        (Twist::ReservesAnything, Case { estimates: &[2, 1], ..plain }, BOUND),
-        (Twist::LivesLonger, plain, DEADLINE),
-        (Twist::OneByOne, Case { limits: &[2, 1], estimates: &[0, 0], ..plain }, CONSERVED),
-        (Twist::SettlesAgain, doubled, ONCE),
-        (Twist::SettlesAgain, doubled, DEBT),
-        (Twist::IgnoresTheTruth, owing, DEBT),
-        (Twist::Forgives, owing, DEBT),
-        (Twist::ForgetsEnded, doubled, ONCE),
-        (Twist::RollsLate, plain, SAME),
+        (Mutant::NeverStops, Case { chunk: 2, ..plain }, BOUND),
+        (Mutant::ReservesAnything, Case { estimates: &[2, 1], ..plain }, BOUND),
+        (Mutant::LivesLonger, plain, DEADLINE),
+        (Mutant::OneByOne, Case { limits: &[2, 1], estimates: &[0, 0], ..plain }, CONSERVED),
+        (Mutant::SettlesAgain, doubled, ONCE),
+        (Mutant::SettlesAgain, doubled, DEBT),
+        (Mutant::IgnoresTheTruth, owing, DEBT),
+        (Mutant::Forgives, owing, DEBT),
+        (Mutant::ForgetsEnded, doubled, ONCE),
+        (Mutant::RollsLate, plain, SAME),
     ]
 }
 
 /// The crossing debit is refused: nothing is wrong, but the bound is not reached.
 #[must_use]
-pub fn too_strict() -> (Twist, Case, &'static str) {
-    (Twist::StopsBefore, Case { chunk: 2, estimates: &[1, 0], ..Case::PLAIN }, REACHED)
+pub fn too_strict() -> (Mutant, Case, &'static str) {
+    (Mutant::StopsBefore, Case { chunk: 2, estimates: &[1, 0], ..Case::PLAIN }, REACHED)
 }
 
 fn subject(case: &Case) -> String {

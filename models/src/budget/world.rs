@@ -104,7 +104,7 @@ pub enum Step {
 
 /// What mutants do to the step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twist {
+pub enum Mutant {
     /// Nothing.
     #[default]
     None,
@@ -234,11 +234,11 @@ impl World {
         }
     }
 
-    pub(super) fn take(&mut self, case: &Case, twist: Twist, step: Step) -> Vec<Seen> {
+    pub(super) fn take(&mut self, case: &Case, mutant: Mutant, step: Step) -> Vec<Seen> {
         self.broken = 0;
         let mut seen = Vec::new();
         match step {
-            Step::Tick => self.pass(twist, &mut seen),
+            Step::Tick => self.pass(mutant, &mut seen),
             Step::Send(place, act) => {
                 let client = &mut self.clients[place];
                 client.stage = match act {
@@ -260,7 +260,7 @@ impl World {
                     self.copies -= 1;
                     self.send(message);
                 }
-                let said = self.apply(case, twist, message, &mut seen);
+                let said = self.apply(case, mutant, message, &mut seen);
                 if is_heard {
                     self.hear(message, said.decision.is_admit());
                 }
@@ -292,14 +292,15 @@ impl World {
     }
 
     /// A tick: what time alone does to the account that is looked at.
-    fn pass(&mut self, twist: Twist, seen: &mut Vec<Seen>) {
+    fn pass(&mut self, mutant: Mutant, seen: &mut Vec<Seen>) {
         self.tick += 1;
         let now = instant(self.tick);
         for place in 0..self.accounts.len() {
             let budget = self.budgets[place];
             let booked = &mut self.accounts[place];
             let before = booked.watched.standing(&budget);
-            let rules = if twist == Twist::Forgives { budget.debt(Debt::Forgive) } else { budget };
+            let rules =
+                if mutant == Mutant::Forgives { budget.debt(Debt::Forgive) } else { budget };
             let after = booked.watched.look(&rules, now).standing;
             if after.window_end > before.window_end {
                 let spare = budget.limit().saturating_sub(before.spent + before.reserved);
@@ -320,18 +321,18 @@ impl World {
     fn apply(
         &mut self,
         case: &Case,
-        twist: Twist,
+        mutant: Mutant,
         message: Message,
         seen: &mut Vec<Seen>,
     ) -> Together {
         let now = instant(self.tick);
         let before: Vec<Account> = self.accounts.iter().map(|it| it.watched.clone()).collect();
         let asked = self.accounts.iter_mut().map(|it| &mut it.account).collect();
-        let said = step(case, &self.budgets, twist, asked, message, now);
+        let said = step(case, &self.budgets, mutant, asked, message, now);
         // The one that is looked at in every tick needs nobody to roll it.
-        let twist = if twist == Twist::RollsLate { Twist::None } else { twist };
+        let mutant = if mutant == Mutant::RollsLate { Mutant::None } else { mutant };
         let watched = self.accounts.iter_mut().map(|it| &mut it.watched).collect();
-        let expected = step(case, &self.budgets, twist, watched, message, now);
+        let expected = step(case, &self.budgets, mutant, watched, message, now);
         self.breaks(Broken::Same, said != expected);
         for (place, before) in before.iter().enumerate() {
             self.book(place, before, &said, message, seen);
@@ -459,13 +460,13 @@ impl World {
 fn step(
     case: &Case,
     budgets: &[Budget],
-    twist: Twist,
+    mutant: Mutant,
     accounts: Vec<&mut Account>,
     message: Message,
     now: Micros,
 ) -> Together {
     let (key, act) = (lease(message.client), message.act);
-    let changed: Vec<Budget> = budgets.iter().map(|it| twisted(twist, act, *it)).collect();
+    let changed: Vec<Budget> = budgets.iter().map(|it| mutated(mutant, act, *it)).collect();
     let units = match act {
         Act::Reserve(units) | Act::Debit(units) | Act::Settle(units) => units,
     };
@@ -474,14 +475,14 @@ fn step(
         lines.map(|(account, budget)| Line { budget, account, units }).collect();
     match act {
         Act::Reserve(_) => {
-            let more = u64::from(twist == Twist::LivesLonger);
+            let more = u64::from(mutant == Mutant::LivesLonger);
             budget::reserve(&mut lines, key, ticks(TTL_TICKS + more), now)
         }
-        Act::Debit(_) if twist == Twist::OneByOne => {
+        Act::Debit(_) if mutant == Mutant::OneByOne => {
             let one = |line: &mut Line<'_>| line.account.debit(line.budget, Some(key), units, now);
             Together::of(lines.iter_mut().map(one).collect())
         }
-        Act::Debit(_) if twist == Twist::StopsBefore => {
+        Act::Debit(_) if mutant == Mutant::StopsBefore => {
             let left = budget::look(&mut lines, now).decision.remaining;
             let unspent = lines[0].account.lease(key).map_or(0, |lease| lease.unspent);
             // More than anybody has.
@@ -494,8 +495,8 @@ fn step(
         }
         Act::Debit(_) => budget::debit(&mut lines, Some(key), now),
         Act::Settle(_) => {
-            let said = budget::settle(&mut lines, key, twist != Twist::IgnoresTheTruth, now);
-            if twist == Twist::SettlesAgain { again(&mut lines, now, said) } else { said }
+            let said = budget::settle(&mut lines, key, mutant != Mutant::IgnoresTheTruth, now);
+            if mutant == Mutant::SettlesAgain { again(&mut lines, now, said) } else { said }
         }
     }
 }
@@ -514,15 +515,15 @@ fn again(lines: &mut [Line<'_>], now: Micros, mut said: Together) -> Together {
     said
 }
 
-fn twisted(twist: Twist, act: Act, budget: Budget) -> Budget {
+fn mutated(mutant: Mutant, act: Act, budget: Budget) -> Budget {
     let endless = || budget.limited(Budget::UNITS_MAX).unwrap_or(budget);
-    match (twist, act) {
-        (Twist::NeverStops, Act::Debit(_)) | (Twist::ReservesAnything, Act::Reserve(_)) => {
+    match (mutant, act) {
+        (Mutant::NeverStops, Act::Debit(_)) | (Mutant::ReservesAnything, Act::Reserve(_)) => {
             endless()
         }
-        (Twist::Forgives, _) => budget.debt(Debt::Forgive),
-        (Twist::ForgetsEnded, Act::Settle(_)) => budget.remembering(Budget::OPEN_MAX, 1),
-        (Twist::RollsLate, _) => {
+        (Mutant::Forgives, _) => budget.debt(Debt::Forgive),
+        (Mutant::ForgetsEnded, Act::Settle(_)) => budget.remembering(Budget::OPEN_MAX, 1),
+        (Mutant::RollsLate, _) => {
             let longer = Span::from_us(budget.cadence().shortest().us() * 2);
             Budget::new(budget.limit(), Cadence::every(longer)).unwrap_or(budget)
         }

@@ -4,10 +4,10 @@
 //!
 //! Everything that decides is shipped code: [`Holder`], [`Word::spend`], [`Builtin::grant`] and
 //! [`Builtin::give_back`]. What is here is time, messages, crashes, and the counting of what was
-//! admitted. A [`Twist`] changes what goes into or comes out of the machines: the mutants.
+//! admitted. A [`Mutant`] changes what goes into or comes out of the machines: the mutants.
 
 pub use super::events::{Admitted, Message, Seen, Step};
-pub use super::setting::{Budget, NodeClock, Setting, Twist};
+pub use super::setting::{Budget, Mutant, NodeClock, Setting};
 
 use std::cell::Cell;
 
@@ -94,10 +94,10 @@ struct NodeCell<'a> {
 
 impl WordCell for NodeCell<'_> {
     fn publish(&self, next: Word, paid_until: Micros) -> Word {
-        let expiry = match self.setting.twist {
+        let expiry = match self.setting.mutant {
             _ if next == Word::EMPTY => None,
-            Twist::NoExpiry => Some(u64::MAX),
-            Twist::WallClock => {
+            Mutant::NoExpiry => Some(u64::MAX),
+            Mutant::WallClock => {
                 // The wall clock shows the end of the window that much later.
                 let end = paid_until.since(self.setting.store_at(0)).us() + self.clock.wall_behind;
                 Some(self.clock.read(end).epoch_us())
@@ -336,7 +336,7 @@ impl Fleet {
     }
 
     fn take_back(&mut self, setting: &Setting, back: GiveBack, seen: &mut Seen) {
-        if self.store.returned.contains(&back.id) && setting.twist != Twist::GivenBackTwice {
+        if self.store.returned.contains(&back.id) && setting.mutant != Mutant::GivenBackTwice {
             return;
         }
         if !self.store.returned.contains(&back.id) {
@@ -344,8 +344,8 @@ impl Fleet {
             self.store.returned.sort_unstable();
         }
         let at = setting.store_at(self.now);
-        let back = match setting.twist {
-            Twist::RefundInFull => GiveBack { granted_at: at, ..back },
+        let back = match setting.mutant {
+            Mutant::RefundInFull => GiveBack { granted_at: at, ..back },
             _ => back,
         };
         let state = self.store.state.map(Own::wrap);
@@ -371,11 +371,11 @@ impl Fleet {
         let sent = node.sent.iter().position(|sent| sent.id == id);
         let sent = sent.map(|sent| node.sent.remove(sent));
         if let Some(sent) = &sent {
-            if setting.twist == Twist::OneExpiry {
+            if setting.mutant == Mutant::OneExpiry {
                 grant.granted += node.word.credits();
                 node.word = Word::EMPTY;
             }
-            if setting.twist == Twist::LifeFromArrival {
+            if setting.mutant == Mutant::LifeFromArrival {
                 grant.at = grant.at - now.since(sent.at);
             }
             let is_late = sent.at + setting.rules.deadline <= now;
@@ -457,8 +457,8 @@ impl Fleet {
         step(&mut node.holder, &setting.rules, &cell, now);
         let mut paid = drain(&mut node.holder, answers, 0);
         let incarnation = place as u64 * 16 + node.restarts;
-        let fresh = match setting.twist {
-            Twist::IdsReused => LeaseId { incarnation: place as u64, count: 0 },
+        let fresh = match setting.mutant {
+            Mutant::IdsReused => LeaseId { incarnation: place as u64, count: 0 },
             _ => LeaseId { incarnation, count: node.count },
         };
         let waiting: u64 = prefix(&node.waiting, answers, setting.rules.strategy().limit());
@@ -479,7 +479,7 @@ impl Fleet {
             self.network.push(Message::GiveBack(back));
         }
         (node.word, node.paid_until) = cell.cell.into_inner();
-        if setting.twist == Twist::KeepsWhatItGivesBack && node.word == Word::EMPTY {
+        if setting.mutant == Mutant::KeepsWhatItGivesBack && node.word == Word::EMPTY {
             (node.word, node.paid_until) = kept;
         }
         let store = by_store.unwrap_or_default();

@@ -25,7 +25,7 @@ pub struct Setting {
     /// What may happen.
     pub budget: Budget,
     /// What is broken.
-    pub twist: Twist,
+    pub mutant: Mutant,
 }
 
 /// A node's clocks, in ticks of true time.
@@ -58,7 +58,7 @@ pub struct Budget {
 
 /// What is done wrong. Nothing, or one of the mistakes that the bounds must not survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twist {
+pub enum Mutant {
     /// Nothing.
     #[default]
     None,

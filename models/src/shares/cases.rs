@@ -4,7 +4,7 @@ use admittance_core::Span;
 use admittance_core::concurrency::{Aggregate, FleetRules, MemberRules, Outage, Split};
 use admittance_core::lease::DRIFT_MAX_PPM;
 
-use super::setting::{Budget, NodeClock, Setting, Start, Twist};
+use super::setting::{Budget, Mutant, NodeClock, Setting, Start};
 use super::{IN_FLIGHT, Reach, Shares};
 use crate::{Report, explore};
 
@@ -65,7 +65,7 @@ const NONE: Budget = Budget {
 
 /// The fleet of a case.
 #[must_use]
-pub fn setting(case: &Case, twist: Twist) -> Setting {
+pub fn setting(case: &Case, mutant: Mutant) -> Setting {
     let hold = TTL / 10 * case.hold;
     let rules = FleetRules {
         aggregate: Aggregate::Median,
@@ -91,19 +91,19 @@ pub fn setting(case: &Case, twist: Twist) -> Setting {
         grid: 2 * TTL,
         horizon,
         budget: case.budget,
-        twist,
+        mutant,
     }
 }
 
 /// Checks one case, of which `excess` more than the limit is claimed.
 #[must_use]
-pub fn check(case: &Case, twist: Twist, excess: u64, reaches: &[Reach]) -> Report {
+pub fn check(case: &Case, mutant: Mutant, excess: u64, reaches: &[Reach]) -> Report {
     let Case { nodes, limit, hold, tenths, budget, .. } = case;
     let subject = format!(
         "shares: nodes {nodes}, limit {limit}, hold {hold}, time {tenths}, {:?}, {budget:?}",
         case.split
     );
-    explore(subject, Shares::new(setting(case, twist), excess, reaches))
+    explore(subject, Shares::new(setting(case, mutant), excess, reaches))
 }
 
 /// The cases, and what each has to reach.
@@ -235,32 +235,35 @@ fn larger() -> Vec<(Case, Vec<Reach>)> {
 
 /// Each mistake with a fleet that shows it, and the property that it breaks.
 #[must_use]
-pub fn mutants() -> Vec<(Twist, Case, &'static str)> {
+pub fn mutants() -> Vec<(Mutant, Case, &'static str)> {
     let budget = Budget { beats: [3, 2, 0], acquires: 3, ..NONE };
     let plain = Case { budget, ..Case::PLAIN };
     let few = Budget { beats: [2, 2, 0], ..budget };
     let one = Budget { beats: [1, 1, 0], ..budget };
     let leaves = Budget { beats: [3, 1, 2], leaves: 1, ..budget };
     let mutants = vec![
-        (Twist::NoUnacked, Case { budget: few, ..plain }),
-        (Twist::NoInFlight, plain),
-        (Twist::TornReport, plain),
-        (Twist::GenerationsReset, Case { nodes: 3, budget: leaves, ..plain }),
-        (Twist::StaleWithLifetime, Case { budget: Budget { beats: [4, 2, 0], ..budget }, ..plain }),
-        (Twist::StaleTaken, plain),
-        (Twist::AnswersAsTheyCome, plain),
-        (Twist::NoHold, Case { budget: one, tenths: 12, ..plain }),
-        (Twist::FenceLate, Case { budget: one, tenths: 12, hold: 0, ..plain }),
-        (Twist::NoFence, Case { budget: one, tenths: 16, ..plain }),
-        (Twist::LifeFromArrival, Case { budget: one, tenths: 20, ..plain }),
-        (Twist::EpochsMixed, Case { start: Start::NewEpoch, ..plain }),
-        (Twist::EpochReused, Case { start: Start::NewEpoch, ..plain }),
-        (Twist::NotQuiet, Case { start: Start::Flushed, budget: one, ..plain }),
-        (Twist::SameLife, Case { budget: Budget { failovers: 1, ..one }, ..plain }),
-        (Twist::SameIncarnation, Case { budget: Budget { crashes: 1, ..few }, ..plain }),
-        (Twist::LeaveForgets, Case { budget: Budget { leaves: 1, ..few }, ..plain }),
+        (Mutant::NoUnacked, Case { budget: few, ..plain }),
+        (Mutant::NoInFlight, plain),
+        (Mutant::TornReport, plain),
+        (Mutant::GenerationsReset, Case { nodes: 3, budget: leaves, ..plain }),
+        (
+            Mutant::StaleWithLifetime,
+            Case { budget: Budget { beats: [4, 2, 0], ..budget }, ..plain },
+        ),
+        (Mutant::StaleTaken, plain),
+        (Mutant::AnswersAsTheyCome, plain),
+        (Mutant::NoHold, Case { budget: one, tenths: 12, ..plain }),
+        (Mutant::FenceLate, Case { budget: one, tenths: 12, hold: 0, ..plain }),
+        (Mutant::NoFence, Case { budget: one, tenths: 16, ..plain }),
+        (Mutant::LifeFromArrival, Case { budget: one, tenths: 20, ..plain }),
+        (Mutant::EpochsMixed, Case { start: Start::NewEpoch, ..plain }),
+        (Mutant::EpochReused, Case { start: Start::NewEpoch, ..plain }),
+        (Mutant::NotQuiet, Case { start: Start::Flushed, budget: one, ..plain }),
+        (Mutant::SameLife, Case { budget: Budget { failovers: 1, ..one }, ..plain }),
+        (Mutant::SameIncarnation, Case { budget: Budget { crashes: 1, ..few }, ..plain }),
+        (Mutant::LeaveForgets, Case { budget: Budget { leaves: 1, ..few }, ..plain }),
     ];
-    mutants.into_iter().map(|(twist, case)| (twist, case, IN_FLIGHT)).collect()
+    mutants.into_iter().map(|(mutant, case)| (mutant, case, IN_FLIGHT)).collect()
 }
 
 /// Fleets without handoff, and how much beyond the limit each has in flight at most.
@@ -283,7 +286,7 @@ pub fn without_handoff() -> Vec<(Case, u64)> {
 #[must_use]
 pub fn run(long: bool) -> Vec<Report> {
     let cases = cases(long);
-    cases.iter().map(|(case, reaches)| check(case, Twist::None, 0, reaches)).collect()
+    cases.iter().map(|(case, reaches)| check(case, Mutant::None, 0, reaches)).collect()
 }
 
 /// The time to live, in ticks. A node's clock that is as slow as it may be loses one in it.

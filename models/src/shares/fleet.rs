@@ -2,7 +2,7 @@
 //! at a time, chosen from outside.
 //!
 //! Everything that decides is shipped code: [`Members::beat`], [`Members::leave`], [`Member`] and
-//! [`Word`]. What is here is time, messages, crashes, and the work that is in flight. A [`Twist`]
+//! [`Word`]. What is here is time, messages, crashes, and the work that is in flight. A [`Mutant`]
 //! changes what goes into or comes out of the machines: the mutants.
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use admittance_core::concurrency::{
 
 use super::events::order;
 pub use super::events::{Broken, Message, Seen, Step};
-use super::setting::{Budget, GENERATIONS, Setting, Start, Twist};
-use super::twist;
+use super::mutant;
+use super::setting::{Budget, GENERATIONS, Mutant, Setting, Start};
 
 /// The fleet between two steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -125,7 +125,7 @@ impl Fleet {
             fair: setting.limit,
             withheld: 0,
         };
-        let (beat, grant) = twist::received(setting, &beat, grant, now, &mut self.made_up);
+        let (beat, grant) = mutant::received(setting, &beat, grant, now, &mut self.made_up);
         self.nodes[0].member.apply(&beat, &grant, now);
         self.settle(setting, Step::Wait);
     }
@@ -260,11 +260,11 @@ impl Fleet {
         let mut beat = node.member.report(node.word, true, drawn, now);
         beat.report.new_epoch += beat.report.sequence;
         let in_flight = beat.report.in_flight;
-        match setting.twist {
-            Twist::TornReport => {
+        match setting.mutant {
+            Mutant::TornReport => {
                 beat.report.in_flight = std::mem::replace(&mut node.reported, in_flight);
             }
-            Twist::NoInFlight => beat.report.in_flight = 0,
+            Mutant::NoInFlight => beat.report.in_flight = 0,
             _ => {}
         }
         self.network.push(Message::Report(place, Arc::new(beat)));
@@ -293,7 +293,7 @@ impl Fleet {
             node.word = node.work.drain(..).fold(node.word, |word, _| word.release());
         }
         let mut leave = node.member.leave(node.word);
-        if setting.twist == Twist::LeaveForgets {
+        if setting.mutant == Mutant::LeaveForgets {
             leave.in_flight = 0;
         }
         self.network.push(Message::Leave(leave));
@@ -304,7 +304,7 @@ impl Fleet {
             Message::Report(place, beat) => self.hear(setting, place, Beat::clone(&beat), seen),
             Message::Reply(place, beat, grant) => {
                 let now = setting.clocks[place].read(self.now);
-                let (beat, grant) = twist::received(setting, &beat, grant, now, &mut self.made_up);
+                let (beat, grant) = mutant::received(setting, &beat, grant, now, &mut self.made_up);
                 let applied = self.nodes[place].member.apply(&beat, &grant, now);
                 seen.is_eager |= applied.is_some_and(|applied| applied.is_eager);
                 self.nodes[place].end_work(setting, place, self.now, seen);
@@ -313,7 +313,7 @@ impl Fleet {
                 let now = setting.store_at(self.now, self.back);
                 let mut store = self.store.as_deref().map(|store| store.leave(&leave, now));
                 if let Some(store) = &mut store {
-                    twist::forgotten(setting, store, self.store.as_deref());
+                    mutant::forgotten(setting, store, self.store.as_deref());
                 }
                 self.replace(setting, store.map(Arc::new));
             }
@@ -323,21 +323,21 @@ impl Fleet {
     /// A report has reached the store.
     fn hear(&mut self, setting: &Setting, place: usize, mut beat: Beat, seen: &mut Seen) {
         let now = setting.store_at(self.now, self.back);
-        let rules = twist::rules(setting);
-        let life = match setting.twist {
-            Twist::SameLife => "0".to_owned(),
+        let rules = mutant::rules(setting);
+        let life = match setting.mutant {
+            Mutant::SameLife => "0".to_owned(),
             _ => self.life.to_string(),
         };
-        let before = twist::reported(setting, self.store.as_ref(), &mut beat.report);
+        let before = mutant::reported(setting, self.store.as_ref(), &mut beat.report);
         let heard = Members::beat(before.as_deref(), &rules, &beat.report, &life, now);
         let Ok((mut after, mut grant)) = heard else { return };
-        if setting.twist == Twist::None {
+        if setting.mutant == Mutant::None {
             self.judge(&after, &beat.report, &life);
         }
         seen.is_forgotten |= beat.report.epoch == grant.epoch
             && before.is_some_and(|before| !before.records.contains_key(&beat.report.node));
-        twist::answered(setting, &mut after, &mut grant);
-        twist::forgotten(setting, &mut after, self.store.as_deref());
+        mutant::answered(setting, &mut after, &mut grant);
+        mutant::forgotten(setting, &mut after, self.store.as_deref());
         self.replace(setting, Some(Arc::new(after)));
         if beat.report.node.incarnation() != u64::from(self.nodes[place].starts) {
             // Whoever waited for the answer is gone.
@@ -412,8 +412,8 @@ impl Fleet {
     fn settle(&mut self, setting: &Setting, step: Step) {
         let now = self.now;
         let is_as_sent = !matches!(
-            setting.twist,
-            Twist::AnswersAsTheyCome | Twist::LifeFromArrival | Twist::FenceLate
+            setting.mutant,
+            Mutant::AnswersAsTheyCome | Mutant::LifeFromArrival | Mutant::FenceLate
         );
         let can_be_over = is_as_sent
             && matches!(step, Step::Wait | Step::Deliver(_) | Step::Copy(_) | Step::Leave(_));
@@ -447,11 +447,11 @@ fn founded(setting: &Setting) -> Option<Members> {
     let (epoch, generation) = match setting.start {
         Start::Empty | Start::Flushed => return None,
         Start::Founded => (1, GENERATIONS),
-        Start::NewEpoch if setting.twist == Twist::EpochReused => (1, 0),
+        Start::NewEpoch if setting.mutant == Mutant::EpochReused => (1, 0),
         Start::NewEpoch => (2, 0),
     };
     Some(Members {
-        rules: twist::rules(setting),
+        rules: mutant::rules(setting),
         epoch,
         life: "0".into(),
         quiet_until: setting.store_at(0, 0),
@@ -468,7 +468,7 @@ fn started(setting: &Setting, place: usize, starts: u8, limit: u32) -> NodeState
         unreachable!("a letter is a name");
     };
     let mut rules = setting.member;
-    rules.fence &= setting.twist != Twist::NoFence;
+    rules.fence &= setting.mutant != Mutant::NoFence;
     NodeState {
         member: Member::new(node, rules),
         word: Word::new(limit).with_share(0),

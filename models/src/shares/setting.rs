@@ -31,7 +31,7 @@ pub struct Setting {
     /// What may happen.
     pub budget: Budget,
     /// What is broken.
-    pub twist: Twist,
+    pub mutant: Mutant,
 }
 
 /// What was before the run.
@@ -76,7 +76,7 @@ pub struct Budget {
 
 /// What is done wrong. Nothing, or one of the mistakes that the bounds must not survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Twist {
+pub enum Mutant {
     /// Nothing.
     #[default]
     None,

@@ -6,7 +6,7 @@
 use stateright::{Model, Property};
 
 use super::{LIMIT, Leases, STRANDED_MOST};
-use crate::lease::fleet::{Budget, Fleet, Setting, Step, Twist};
+use crate::lease::fleet::{Budget, Fleet, Mutant, Setting, Step};
 use crate::lease_windowed::{Case, setting};
 use crate::{Checked, Peak};
 
@@ -42,7 +42,7 @@ impl Shipped {
             quarters: 0,
             budget: Budget { checks, ..Budget::default() },
         };
-        let setting = setting(&case, Twist::None);
+        let setting = setting(&case, Mutant::None);
         Self { leases, setting, overshoot: Peak::default(), under_use: Peak::default() }
     }
 }

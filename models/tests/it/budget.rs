@@ -1,7 +1,7 @@
 //! The shipped accounts: bounds in every state, and mutants.
 
 use admittance_models::budget::{
-    BOUND, Case, REACHED, Reach, Twist, check, mutants, run, too_strict,
+    BOUND, Case, Mutant, REACHED, Reach, check, mutants, run, too_strict,
 };
 
 use crate::support::{all_held, all_hold_without_the_mistake, all_refuted, is_long};
@@ -16,33 +16,36 @@ fn no_window_is_charged_for_more_than_its_bound_whatever_happens() {
 
 #[test]
 fn unit_by_unit_the_limit_is_reached_and_never_exceeded() {
-    let report = check(&Case::PLAIN, Twist::None, &[Reach::TheBound]);
+    let report = check(&Case::PLAIN, Mutant::None, &[Reach::TheBound]);
     assert!(report.held(), "{report}");
     assert_eq!(report.peak("in use"), Some(Case::PLAIN.limits[0]));
 }
 
 #[test]
 fn every_mutant_is_refuted() {
-    all_refuted(&mutants(), |case, twist| check(case, twist, &[]));
+    all_refuted(&mutants(), |case, mutant| check(case, mutant, &[]));
 }
 
 #[test]
 fn what_refutes_the_mutants_does_not_refute_the_accounts() {
-    all_hold_without_the_mistake(&mutants(), |case, twist| check(case, twist, &[]));
+    all_hold_without_the_mistake(&mutants(), |case, mutant| check(case, mutant, &[]));
 }
 
 #[test]
 fn an_account_that_refuses_the_crossing_debit_does_not_reach_the_bound() {
-    let (twist, case, property) = too_strict();
-    let report = check(&case, twist, &[Reach::TheBound]);
+    let (mutant, case, property) = too_strict();
+    let report = check(&case, mutant, &[Reach::TheBound]);
     assert!(report.refutes(property) && !report.refutes(BOUND) && !report.held(), "{report}");
-    assert!(check(&case, Twist::None, &[Reach::TheBound]).held());
+    assert!(check(&case, Mutant::None, &[Reach::TheBound]).held());
 }
 
 #[test]
 fn a_model_in_which_too_little_happens_does_not_pass() {
-    let report =
-        check(&Case { estimates: &[1], debits: 0, ..Case::PLAIN }, Twist::None, &[Reach::TheBound]);
+    let report = check(
+        &Case { estimates: &[1], debits: 0, ..Case::PLAIN },
+        Mutant::None,
+        &[Reach::TheBound],
+    );
     assert!(report.refutes(REACHED) && !report.held(), "{report}");
 }
 

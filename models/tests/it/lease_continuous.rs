@@ -11,10 +11,10 @@ fn no_interval_admits_more_than_burst_and_rate_over_it_and_a_lease_time() {
 
 #[test]
 fn every_mutant_is_refuted() {
-    all_refuted(&mutants(), |case, twist| check(case, twist, &[]));
+    all_refuted(&mutants(), |case, mutant| check(case, mutant, &[]));
 }
 
 #[test]
 fn what_refutes_the_mutants_does_not_refute_the_machines() {
-    all_hold_without_the_mistake(&mutants(), |case, twist| check(case, twist, &[]));
+    all_hold_without_the_mistake(&mutants(), |case, mutant| check(case, mutant, &[]));
 }

@@ -3,7 +3,7 @@
 use admittance_core::lease::{ATTEMPTS_MAX, Coupling, Rules};
 use admittance_core::{Gcra, Span, Tat, Window};
 
-use admittance_models::lease::fleet::{Budget, Fleet, NodeClock, Setting, Step, Twist};
+use admittance_models::lease::fleet::{Budget, Fleet, Mutant, NodeClock, Setting, Step};
 use admittance_testdata::timeline::{generator, long};
 
 /// A fleet, and what it may admit.
@@ -12,7 +12,7 @@ struct Drawn {
     bound: u64,
 }
 
-fn draw(rng: &mut fastrand::Rng, form: Form, twist: Twist) -> Drawn {
+fn draw(rng: &mut fastrand::Rng, form: Form, mutant: Mutant) -> Drawn {
     let (nodes, limit) = (rng.usize(1..6), rng.u64(1..30));
     let (unit, size) = (rng.u64(2_000..40_000), rng.u64(1..=limit));
     let low_water = if rng.bool() { 0 } else { rng.u64(1..=size) };
@@ -60,7 +60,7 @@ fn draw(rng: &mut fastrand::Rng, form: Form, twist: Twist) -> Drawn {
             closes: 1,
             stalls: 20,
         },
-        twist,
+        mutant,
     };
     Drawn { setting, bound }
 }
@@ -73,8 +73,8 @@ enum Form {
 }
 
 /// Runs one fleet to its end; says what broke.
-fn run(rng: &mut fastrand::Rng, form: Form, twist: Twist) -> Result<Totals, String> {
-    let Drawn { setting, bound } = draw(rng, form, twist);
+fn run(rng: &mut fastrand::Rng, form: Form, mutant: Mutant) -> Result<Totals, String> {
+    let Drawn { setting, bound } = draw(rng, form, mutant);
     let mut fleet = Fleet::new(&setting);
     let (mut steps, mut totals) = (Vec::new(), Totals::default());
     let quiet = rng.u8(0..250);
@@ -141,7 +141,7 @@ fn holds(form: Form, runs: usize) {
     let mut rng = generator(form as u64);
     let mut all = Totals::default();
     for _ in 0..runs {
-        let totals = run(&mut rng, form, Twist::None).unwrap_or_else(|broken| panic!("{broken}"));
+        let totals = run(&mut rng, form, Mutant::None).unwrap_or_else(|broken| panic!("{broken}"));
         all.local += totals.local;
         all.given_back += totals.given_back;
         all.late_used += totals.late_used;
@@ -154,11 +154,11 @@ fn holds(form: Form, runs: usize) {
     assert!(all.asked_again > 0 || form != Form::Windowed, "{all:?}");
 }
 
-fn is_caught(form: Form, twist: Twist) {
+fn is_caught(form: Form, mutant: Mutant) {
     let mut rng = generator(16 + form as u64);
-    let broken = (0..RUNS).find_map(|_| run(&mut rng, form, twist).err());
-    let broken = broken.unwrap_or_else(|| panic!("{form:?} {twist:?} passed"));
-    println!("{twist:?}: {}", broken.split(": Setting").next().unwrap_or_default());
+    let broken = (0..RUNS).find_map(|_| run(&mut rng, form, mutant).err());
+    let broken = broken.unwrap_or_else(|| panic!("{form:?} {mutant:?} passed"));
+    println!("{mutant:?}: {}", broken.split(": Setting").next().unwrap_or_default());
 }
 
 #[test]
@@ -179,18 +179,18 @@ fn a_window_admits_a_batch_and_low_water_more_per_node_at_most() {
 #[test]
 fn every_mutant_is_caught() {
     // The rest needs a driver that is late by chance at the right time: `models/` refutes those.
-    for twist in [
-        Twist::NoExpiry,
-        Twist::LifeFromArrival,
-        Twist::WallClock,
-        Twist::IdsReused,
-        Twist::GivenBackTwice,
-        Twist::KeepsWhatItGivesBack,
+    for mutant in [
+        Mutant::NoExpiry,
+        Mutant::LifeFromArrival,
+        Mutant::WallClock,
+        Mutant::IdsReused,
+        Mutant::GivenBackTwice,
+        Mutant::KeepsWhatItGivesBack,
     ] {
-        is_caught(Form::Windowed, twist);
+        is_caught(Form::Windowed, mutant);
     }
-    for twist in [Twist::IdsReused, Twist::GivenBackTwice] {
-        is_caught(Form::Continuous, twist);
+    for mutant in [Mutant::IdsReused, Mutant::GivenBackTwice] {
+        is_caught(Form::Continuous, mutant);
     }
 }
 

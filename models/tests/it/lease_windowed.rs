@@ -11,10 +11,10 @@ fn no_window_pays_for_more_than_its_limit_whatever_happens() {
 
 #[test]
 fn every_mutant_is_refuted() {
-    all_refuted(&mutants(), |case, twist| check(case, twist, &[]));
+    all_refuted(&mutants(), |case, mutant| check(case, mutant, &[]));
 }
 
 #[test]
 fn what_refutes_the_mutants_does_not_refute_the_machines() {
-    all_hold_without_the_mistake(&mutants(), |case, twist| check(case, twist, &[]));
+    all_hold_without_the_mistake(&mutants(), |case, mutant| check(case, mutant, &[]));
 }

@@ -5,7 +5,7 @@
 
 use admittance_core::concurrency::Split;
 use admittance_models::shares::fleet::{Fleet, Step};
-use admittance_models::shares::setting::{Budget, Setting, Start, Twist};
+use admittance_models::shares::setting::{Budget, Mutant, Setting, Start};
 use admittance_models::shares::{Case, setting};
 
 #[test]
@@ -16,7 +16,7 @@ fn no_random_walk_breaks_a_bound() {
     let (mut full, mut steps) = (0, 0);
     let walks = if std::env::var_os("ADMITTANCE_LONG").is_some() { 50_000 } else { 5_000 };
     for walk in 0..walks {
-        let (case, setting) = any_setting(&mut dice, Twist::None);
+        let (case, setting) = any_setting(&mut dice, Mutant::None);
         let walked = walk_along(&setting, &mut dice);
         full += walked.full;
         steps += walked.trace.len();
@@ -28,27 +28,27 @@ fn no_random_walk_breaks_a_bound() {
 
 #[test]
 fn walks_find_what_is_broken() {
-    for twist in [
-        Twist::NoUnacked,
-        Twist::NoInFlight,
-        Twist::TornReport,
-        Twist::StaleTaken,
-        Twist::AnswersAsTheyCome,
-        Twist::NoHold,
-        Twist::NoFence,
-        Twist::LifeFromArrival,
-        Twist::EpochsMixed,
-        Twist::NotQuiet,
-        Twist::SameLife,
-        Twist::SameIncarnation,
-        Twist::LeaveForgets,
+    for mutant in [
+        Mutant::NoUnacked,
+        Mutant::NoInFlight,
+        Mutant::TornReport,
+        Mutant::StaleTaken,
+        Mutant::AnswersAsTheyCome,
+        Mutant::NoHold,
+        Mutant::NoFence,
+        Mutant::LifeFromArrival,
+        Mutant::EpochsMixed,
+        Mutant::NotQuiet,
+        Mutant::SameLife,
+        Mutant::SameIncarnation,
+        Mutant::LeaveForgets,
     ] {
         let mut dice = Dice::new(seed());
         let is_broken = (0..20_000).any(|_| {
-            let (_, setting) = any_setting(&mut dice, twist);
+            let (_, setting) = any_setting(&mut dice, mutant);
             walk_along(&setting, &mut dice).broken.is_some()
         });
-        assert!(is_broken, "{twist:?} passed");
+        assert!(is_broken, "{mutant:?} passed");
     }
 }
 
@@ -99,7 +99,7 @@ fn walk_along(setting: &Setting, dice: &mut Dice) -> Walked {
     walked
 }
 
-fn any_setting(dice: &mut Dice, twist: Twist) -> (Case, Setting) {
+fn any_setting(dice: &mut Dice, mutant: Mutant) -> (Case, Setting) {
     let mut some = |most: u8| if dice.below(2) == 0 { 0 } else { most };
     let budget = Budget {
         beats: [40; 3],
@@ -128,7 +128,7 @@ fn any_setting(dice: &mut Dice, twist: Twist) -> (Case, Setting) {
         budget,
     };
     let grid = [200, 500, 2_000][dice.below(3)];
-    (case, Setting { grid, ..setting(&case, twist) })
+    (case, Setting { grid, ..setting(&case, mutant) })
 }
 
 struct Dice(u64);

@@ -21,10 +21,10 @@ pub(crate) fn all_refuted<T: Copy + Debug, C>(
     mutants: &[(T, C, &'static str)],
     check: impl Fn(&C, T) -> Report,
 ) {
-    for (twist, case, property) in mutants {
-        let report = check(case, *twist);
-        println!("{twist:?}\n{report}");
-        assert!(report.refutes(property) && !report.held(), "{twist:?} passed: {report}");
+    for (mutant, case, property) in mutants {
+        let report = check(case, *mutant);
+        println!("{mutant:?}\n{report}");
+        assert!(report.refutes(property) && !report.held(), "{mutant:?} passed: {report}");
     }
 }
 

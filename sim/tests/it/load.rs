@@ -1,5 +1,5 @@
 //! A regulator in front of workers, from seeds: what fits is served, what is too much is shed, and
-//! laws with a flaw do not pass.
+//! laws with a defect do not pass.
 //!
 //! `ADMITTANCE_SEED=n` replays a run, `ADMITTANCE_LONG=1` runs all executors from ten seeds instead
 //! of a part of them from one. The figures are printed by
@@ -13,7 +13,7 @@ use admittance_core::load::Class;
 use admittance_sim::load::{
     Bound, HEADING, Queues, Regulates, Row, Scene, Service, Setup, changing, run, steady,
 };
-use mutants::{Flaw, Misled, Plain, Told, jitter, shipped};
+use mutants::{Misled, Mutant, Plain, Told, jitter, shipped};
 
 fn is_long() -> bool {
     std::env::var("ADMITTANCE_LONG").is_ok_and(|text| text == "1")
@@ -175,7 +175,7 @@ fn the_law_of_the_standard_deviation_latches_and_is_blind() {
     }
 }
 
-/// What each flaw breaks, and where; in the same scene the law without it breaks nothing.
+/// What each mutant breaks, and where; in the same scene the law without it breaks nothing.
 #[test]
 fn a_law_with_a_flaw_does_not_pass() {
     let seed = seeds().next().unwrap();
@@ -191,21 +191,21 @@ fn a_law_with_a_flaw_does_not_pass() {
         assert!(broken.iter().any(|it| it.starts_with(bound)), "{told:?}: {broken:?}");
     }
     let flawed = [
-        (Flaw::Gated, "burst of 2×", "Back"),
-        (Flaw::NoHold, "150 %  8 ×  1 ms Exponential, one queue", "Goodput"),
-        (Flaw::Additive, "20 ms later", "Back"),
-        (Flaw::NoFloor, "20 ms later", "Back"),
-        (Flaw::Timid, "300 %  8 ×  1 ms Exponential, one queue", "Waits"),
+        (Mutant::Gated, "burst of 2×", "Back"),
+        (Mutant::NoHold, "150 %  8 ×  1 ms Exponential, one queue", "Goodput"),
+        (Mutant::Additive, "20 ms later", "Back"),
+        (Mutant::NoFloor, "20 ms later", "Back"),
+        (Mutant::Timid, "300 %  8 ×  1 ms Exponential, one queue", "Waits"),
     ];
-    for (flaw, name, bound) in flawed {
-        // By chance a flaw may do no harm in one run.
+    for (mutant, name, bound) in flawed {
+        // By chance a mutant may do no harm in one run.
         let is_caught = (seed..seed + 4).any(|seed| {
-            let sound = breaks(seed, name, &mut Plain::new(Flaw::None));
-            let broken = breaks(seed, name, &mut Plain::new(flaw));
+            let sound = breaks(seed, name, &mut Plain::new(Mutant::None));
+            let broken = breaks(seed, name, &mut Plain::new(mutant));
             let has = |found: &[String]| found.iter().any(|it| it.starts_with(bound));
             !has(&sound) && has(&broken)
         });
-        assert!(is_caught, "{flaw:?}");
+        assert!(is_caught, "{mutant:?}");
     }
 }
 

@@ -16,7 +16,7 @@ use admittance_core::{
     Cost, Decimal, Escrow, EscrowRules, Invalid, Micros, Parameter, Retry, Span,
 };
 use batch::{Batch, Broken};
-use naive::{Fault, Judge, Naive, Setting, name};
+use naive::{Judge, Mutant, Naive, Setting, name};
 
 /// Random batches for the four properties.
 const BATCHES: usize = 20_000;
@@ -68,25 +68,25 @@ fn the_rules_by_scans_have_the_four_properties_too() {
 
 #[test]
 fn each_property_has_mutants_that_break_it() {
-    for (fault, broken) in [
-        (Fault::NoCap, Broken::Safety),
-        (Fault::ClaimsIgnored, Broken::SharingIncentive),
-        (Fault::ClaimsIgnored, Broken::BoundedUnfairness),
-        (Fault::WeightsIgnored, Broken::SharingIncentive),
-        (Fault::RoundedUp, Broken::SharingIncentive),
-        (Fault::GuaranteeIgnored, Broken::SharingIncentive),
-        (Fault::GuaranteeIgnored, Broken::WorkConservation),
-        (Fault::BacklogIgnored, Broken::WorkConservation),
-        (Fault::WholeSlack, Broken::BoundedUnfairness),
-        (Fault::ChargesDenials, Broken::BoundedUnfairness),
+    for (mutant, broken) in [
+        (Mutant::NoCap, Broken::Safety),
+        (Mutant::ClaimsIgnored, Broken::SharingIncentive),
+        (Mutant::ClaimsIgnored, Broken::BoundedUnfairness),
+        (Mutant::WeightsIgnored, Broken::SharingIncentive),
+        (Mutant::RoundedUp, Broken::SharingIncentive),
+        (Mutant::GuaranteeIgnored, Broken::SharingIncentive),
+        (Mutant::GuaranteeIgnored, Broken::WorkConservation),
+        (Mutant::BacklogIgnored, Broken::WorkConservation),
+        (Mutant::WholeSlack, Broken::BoundedUnfairness),
+        (Mutant::ChargesDenials, Broken::BoundedUnfairness),
     ] {
         let mut rng = generator(43);
         let caught = (0..MUTANT_MAX).any(|_| {
             let batch = Batch::random(&mut rng);
-            let mut mutant = Naive::new(&batch.setting, Some(fault));
+            let mut mutant = Naive::new(&batch.setting, Some(mutant));
             batch.broken(&mut mutant, &mut rng) == Some(broken)
         });
-        assert!(caught, "{fault:?} must break {broken:?}");
+        assert!(caught, "{mutant:?} must break {broken:?}");
     }
 }
 

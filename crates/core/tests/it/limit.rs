@@ -20,7 +20,7 @@ use admittance_core::learn::{
 use admittance_core::{Invalid, Parameter, Span};
 use fastrand::Rng;
 use traces::{Backend, run, settled};
-use written::{Twist, Written};
+use written::{Mutant, Written};
 
 /// What a check drives.
 trait Infer {
@@ -133,12 +133,12 @@ fn rules(random: &mut Rng) -> LimitRules {
 }
 
 /// That two writings of the formulas agree, over random rules and samples.
-fn agrees(twist: Twist) -> Check {
+fn agrees(mutant: Mutant) -> Check {
     let mut random = generator(51);
     for case in 0..long(200) {
         let rules = rules(&mut random);
         let mut limit = Limit::new(rules).unwrap();
-        let mut written = Written::new(rules, twist);
+        let mut written = Written::new(rules, mutant);
         let mut now_ns = 0;
         for index in 0..2_000 {
             now_ns += spread(&mut random, 1_000_000);
@@ -159,9 +159,9 @@ fn agrees(twist: Twist) -> Check {
 
 #[test]
 fn the_formulas_are_the_written_ones() {
-    agrees(Twist::None).unwrap();
-    for twist in Twist::ALL {
-        is_caught(&format!("{twist:?}"), agrees(twist));
+    agrees(Mutant::None).unwrap();
+    for mutant in Mutant::ALL {
+        is_caught(&format!("{mutant:?}"), agrees(mutant));
     }
 }
 
@@ -232,9 +232,9 @@ fn no_input_makes_a_limit_panic_or_leave_its_range() {
         println!("{}", stays_in_range(limit, &rules, &mut random).unwrap());
     }
     let narrow = LimitRules { max: 5, ..LimitRules::seed_defaults() };
-    for twist in [Twist::NotClamped, Twist::IgnoreCounts] {
-        let mutant = Written::new(narrow, twist);
-        is_caught(&format!("{twist:?}"), stays_in_range(mutant, &narrow, &mut random));
+    for mutant in [Mutant::NotClamped, Mutant::IgnoreCounts] {
+        let written = Written::new(narrow, mutant);
+        is_caught(&format!("{mutant:?}"), stays_in_range(written, &narrow, &mut random));
     }
 }
 
@@ -257,7 +257,7 @@ fn one_request_per_second_is_no_reason_to_grow() {
     one_per_second(stable(), &mut random).unwrap();
     one_per_second(seed(), &mut random).unwrap();
     let seed = LimitRules::seed_defaults();
-    is_caught("grows idle", one_per_second(Written::new(seed, Twist::GrowsIdle), &mut random));
+    is_caught("grows idle", one_per_second(Written::new(seed, Mutant::GrowsIdle), &mut random));
     is_caught("always full", one_per_second(AlwaysFull(stable()), &mut random));
 }
 
@@ -340,7 +340,7 @@ fn slower_work_is_followed_and_taken_for_no_queue() {
         println!("{factor}: {}", finds(stable(), &mut random, deployed).unwrap());
     }
     // Without forgetting, work that takes longer for good is a queue for ever.
-    let never = Written::new(LimitRules::seed_defaults(), Twist::NeverForgets);
+    let never = Written::new(LimitRules::seed_defaults(), Mutant::NeverForgets);
     let slower =
         |part: f64| Backend { service_ns: if part < 0.4 { 1e7 } else { 1e8 }, ..Backend::FIFTY };
     is_caught("never forgets", finds(never, &mut random, slower));

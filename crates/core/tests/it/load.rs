@@ -23,12 +23,12 @@ mod vectors;
 
 use std::cell::Cell;
 
-use crate::load::samples::{Flawed, POPULATION, ROUNDED, WRAPPING};
+use crate::load::samples::{MutantSamples, POPULATION, ROUNDED, WRAPPING};
 use admittance_core::Span;
 use admittance_core::load::{DelayRules, Delays, JitterRules, Recent};
-use hashes::{Keyed, Shipped, Twist, Written};
+use hashes::{HashMutant, Keyed, Shipped, Written};
 use laws::{DelayFlaw, FloatJitter, JitterFlaw, Simple, shipped_delay, shipped_jitter};
-use levels::Flaw;
+use levels::LevelMutant;
 use places::SEEDS;
 
 /// What was measured, or what was broken.
@@ -45,39 +45,42 @@ fn is_caught(mutant: impl std::fmt::Debug, check: Check) {
     println!("{mutant:?}: {broken}");
 }
 
-/// A law of the standard deviation with a flaw, to hand to a check.
-fn jittery(flaw: JitterFlaw) -> impl Fn(JitterRules) -> FloatJitter {
-    move |rules| FloatJitter::new(rules, flaw)
+/// A law of the standard deviation with a defect, to hand to a check.
+fn jittery(mutant: JitterFlaw) -> impl Fn(JitterRules) -> FloatJitter {
+    move |rules| FloatJitter::new(rules, mutant)
 }
 
-/// A law of the standing queue with a flaw.
-fn simple(flaw: DelayFlaw) -> impl Fn(DelayRules, usize) -> Simple {
-    move |rules, paths| Simple::new(rules, paths, flaw)
+/// A law of the standing queue with a defect.
+fn simple(mutant: DelayFlaw) -> impl Fn(DelayRules, usize) -> Simple {
+    move |rules, paths| Simple::new(rules, paths, mutant)
 }
 
 /// A check of the law of the standing queue holds for what ships and for a simple writing of it,
-/// and catches each of the flaws.
+/// and catches each of the mutants.
 macro_rules! law_holds {
-    ($check:path, $($flaw:ident),+) => {
+    ($check:path, $($mutant:ident),+) => {
         holds($check(shipped_delay));
         holds($check(simple(DelayFlaw::None)));
-        $(is_caught(DelayFlaw::$flaw, $check(simple(DelayFlaw::$flaw)));)+
+        $(is_caught(DelayFlaw::$mutant, $check(simple(DelayFlaw::$mutant)));)+
     };
 }
 
 /// The same for the law of the standard deviation.
 macro_rules! jitter_holds {
-    ($check:path, $($flaw:ident),+) => {
+    ($check:path, $($mutant:ident),+) => {
         holds($check(shipped_jitter));
         holds($check(jittery(JitterFlaw::None)));
-        $(is_caught(JitterFlaw::$flaw, $check(jittery(JitterFlaw::$flaw)));)+
+        $(is_caught(JitterFlaw::$mutant, $check(jittery(JitterFlaw::$mutant)));)+
     };
 }
 
 #[test]
 fn places_are_uniform_in_each_of_a_thousand_windows_at_every_tenth_of_a_percent() {
     holds(places::are_uniform(&Shipped, SEEDS[0], 1_000));
-    is_caught(Twist::Original, places::are_uniform(&Written(Twist::Original), SEEDS[0], 100));
+    is_caught(
+        HashMutant::Original,
+        places::are_uniform(&Written(HashMutant::Original), SEEDS[0], 100),
+    );
 }
 
 #[test]
@@ -90,42 +93,42 @@ fn places_are_uniform_under_any_seed() {
 #[test]
 fn a_key_is_drawn_anew_in_every_window_whatever_its_phase() {
     holds(places::are_drawn_anew(&Shipped, timeline::long(20) as u64));
-    for twist in [Twist::Original, Twist::WindowIgnored] {
-        is_caught(twist, places::are_drawn_anew(&Written(twist), 20));
+    for mutant in [HashMutant::Original, HashMutant::WindowIgnored] {
+        is_caught(mutant, places::are_drawn_anew(&Written(mutant), 20));
     }
     holds(places::are_coins_over_a_day(&Shipped));
-    for twist in [Twist::Original, Twist::WindowIgnored, Twist::OneRoundOfWindow] {
-        is_caught(twist, places::are_coins_over_a_day(&Written(twist)));
+    for mutant in [HashMutant::Original, HashMutant::WindowIgnored, HashMutant::OneRoundOfWindow] {
+        is_caught(mutant, places::are_coins_over_a_day(&Written(mutant)));
     }
 }
 
 #[test]
 fn every_bit_of_a_key_and_of_the_seed_changes_every_bit_of_the_hash_half_of_the_time() {
     holds(places::avalanche(&Shipped));
-    let twists = [
-        Twist::Original,
-        Twist::NoLastRound,
-        Twist::SeedBare,
-        Twist::SeedIgnored,
-        Twist::WindowIgnored,
+    let mutants = [
+        HashMutant::Original,
+        HashMutant::NoLastRound,
+        HashMutant::SeedBare,
+        HashMutant::SeedIgnored,
+        HashMutant::WindowIgnored,
     ];
-    for twist in twists {
-        is_caught(twist, places::avalanche(&Written(twist)));
+    for mutant in mutants {
+        is_caught(mutant, places::avalanche(&Written(mutant)));
     }
 }
 
 #[test]
 fn texts_that_differ_by_zeros_or_in_length_have_different_hashes() {
     holds(places::are_distinct(&Shipped));
-    for twist in [Twist::SeedBare, Twist::LengthIgnored] {
-        is_caught(twist, places::are_distinct(&Written(twist)));
+    for mutant in [HashMutant::SeedBare, HashMutant::LengthIgnored] {
+        is_caught(mutant, places::are_distinct(&Written(mutant)));
     }
 }
 
 #[test]
 fn the_second_writing_of_the_hash_is_the_hash_and_the_original_is_the_original() {
     let mut rng = timeline::generator(80);
-    let written = Written(Twist::None);
+    let written = Written(HashMutant::None);
     for _ in 0..10_000 {
         let (seed, key) = (rng.u64(..), rng.u64(..));
         let text: Vec<u8> = (0..rng.usize(..70)).map(|_| rng.u8(..)).collect();
@@ -145,16 +148,16 @@ fn the_second_writing_of_the_hash_is_the_hash_and_the_original_is_the_original()
 #[test]
 fn a_key_stays_for_its_window_and_moves_at_a_second_of_its_own() {
     holds(rotation::moves_once_in_a_window(&Shipped));
-    for twist in [Twist::Unstaggered, Twist::WindowIgnored] {
-        is_caught(twist, rotation::moves_once_in_a_window(&Written(twist)));
+    for mutant in [HashMutant::Unstaggered, HashMutant::WindowIgnored] {
+        is_caught(mutant, rotation::moves_once_in_a_window(&Written(mutant)));
     }
 }
 
 #[test]
 fn over_a_day_at_one_half_no_key_of_a_hundred_thousand_is_refused_in_every_window() {
     holds(rotation::nobody_is_shut_out_for_a_day(&Shipped));
-    for twist in [Twist::Original, Twist::WindowIgnored, Twist::OneRoundOfWindow] {
-        is_caught(twist, rotation::nobody_is_shut_out_for_a_day(&Written(twist)));
+    for mutant in [HashMutant::Original, HashMutant::WindowIgnored, HashMutant::OneRoundOfWindow] {
+        is_caught(mutant, rotation::nobody_is_shut_out_for_a_day(&Written(mutant)));
     }
 }
 
@@ -166,9 +169,9 @@ fn never_more_than_a_small_part_of_the_keys_moves_at_once() {
     holds(rotation::few_move_at_once(&Shipped, second, 3_600, 65));
     // The whole hour if somebody has the time.
     holds(rotation::few_move_at_once(&Shipped, tenth, timeline::long(3_600) as u64, 20));
-    let flawed = Written(Twist::Unstaggered);
+    let flawed = Written(HashMutant::Unstaggered);
     is_caught(flawed.0, rotation::few_move_at_once(&flawed, second, 3_600, 65));
-    let flawed = Written(Twist::WindowIgnored);
+    let flawed = Written(HashMutant::WindowIgnored);
     is_caught(flawed.0, rotation::few_move_at_once(&flawed, second, 3_600, 65));
 }
 
@@ -182,26 +185,34 @@ fn a_clock_that_steps_back_goes_back_to_the_earlier_places() {
 #[test]
 fn a_full_level_admits_everybody_and_none_nobody() {
     holds(levels::ends_are_all_and_nobody(&levels::Shipped));
-    for flaw in [Flaw::OffByOne, Flaw::NothingIsALevel] {
-        is_caught(flaw, levels::ends_are_all_and_nobody(&flaw));
+    for mutant in [LevelMutant::OffByOne, LevelMutant::NothingIsALevel] {
+        is_caught(mutant, levels::ends_are_all_and_nobody(&mutant));
     }
 }
 
 #[test]
 fn admitted_sets_are_nested_and_classes_are_shed_in_order() {
     holds(levels::sets_are_nested_and_classes_in_order(&levels::Shipped));
-    is_caught(Flaw::PerClass, levels::sets_are_nested_and_classes_in_order(&Flaw::PerClass));
+    is_caught(
+        LevelMutant::PerClass,
+        levels::sets_are_nested_and_classes_in_order(&LevelMutant::PerClass),
+    );
 }
 
 #[test]
 fn a_cut_off_admits_just_the_wanted_part_of_traffic_like_the_recent() {
     holds(levels::the_wanted_part_is_admitted(&levels::Shipped));
-    for flaw in [Flaw::OffByOne, Flaw::PerClass, Flaw::MixIgnored, Flaw::Saturated] {
-        is_caught(flaw, levels::the_wanted_part_is_admitted(&flaw));
+    for mutant in [
+        LevelMutant::OffByOne,
+        LevelMutant::PerClass,
+        LevelMutant::MixIgnored,
+        LevelMutant::Saturated,
+    ] {
+        is_caught(mutant, levels::the_wanted_part_is_admitted(&mutant));
     }
     holds(levels::one_move_sheds_the_wanted_amount(&levels::Shipped));
-    for flaw in [Flaw::PerClass, Flaw::MixIgnored] {
-        is_caught(flaw, levels::one_move_sheds_the_wanted_amount(&flaw));
+    for mutant in [LevelMutant::PerClass, LevelMutant::MixIgnored] {
+        is_caught(mutant, levels::one_move_sheds_the_wanted_amount(&mutant));
     }
 }
 
@@ -239,11 +250,11 @@ fn a_percentile_is_that_of_the_sorted_samples() {
 #[test]
 fn a_window_of_delays_is_exact_and_says_what_the_original_says() {
     holds(samples::is_exact::<Recent>());
-    is_caught("population", samples::is_exact::<Flawed<POPULATION>>());
-    is_caught("wrapping", samples::is_exact::<Flawed<WRAPPING>>());
-    is_caught("rounded", samples::is_exact::<Flawed<ROUNDED>>());
+    is_caught("population", samples::is_exact::<MutantSamples<POPULATION>>());
+    is_caught("wrapping", samples::is_exact::<MutantSamples<WRAPPING>>());
+    is_caught("rounded", samples::is_exact::<MutantSamples<ROUNDED>>());
     holds(samples::says_what_the_original_says::<Recent>());
-    is_caught("population", samples::says_what_the_original_says::<Flawed<POPULATION>>());
+    is_caught("population", samples::says_what_the_original_says::<MutantSamples<POPULATION>>());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::support::mutants;
 mod refusal;
 use crate::samples;
 mod tat;
-use crate::support::twisted;
+use crate::support::mutated;
 use crate::timeline;
 mod windows;
 
@@ -27,8 +27,8 @@ use fastrand::Rng;
 use mutants::{
     BackwardRefill, FloatGcra, JulianCalendar, OpeningWindow, PruningLog, ShortcutSliding,
 };
+use mutated::{Mutant, MutantStrategy};
 use tat::{BucketOracle, GcraOracle, ShaperOracle};
-use twisted::{Twist, Twisted};
 use windows::{Bounds, LogOracle, SlidingOracle, WindowOracle, days};
 
 /// Requests per strategy; five times as many where the oracle is quick.
@@ -108,16 +108,16 @@ fn sliding_log_equals_the_oracle() {
 
 #[test]
 fn every_twist_of_every_strategy_is_caught() {
-    /// Twists the samples of one strategy and demands that each twist is noticed.
+    /// Mutates the samples of one strategy and demands that each mutant is noticed.
     macro_rules! catches {
         ($draw:ident) => {
-            for twist in Twist::ALL {
-                let twisted = |rng: &mut Rng| {
+            for mutant in Mutant::ALL {
+                let mutated = |rng: &mut Rng| {
                     let (sample, oracle) = $draw(rng);
-                    (sample.map(|inner| Twisted { inner, twist }), oracle)
+                    (sample.map(|inner| MutantStrategy { inner, mutant }), oracle)
                 };
-                let caught = many(&mut generator(7), STEPS_MUTANT, twisted);
-                assert!(caught.is_err(), "{twist:?} of {}", stringify!($draw));
+                let caught = many(&mut generator(7), STEPS_MUTANT, mutated);
+                assert!(caught.is_err(), "{mutant:?} of {}", stringify!($draw));
             }
         };
     }

@@ -21,9 +21,9 @@ use admittance_core::learn::price::{
 };
 use admittance_core::{Invalid, Micros, Parameter, Span};
 use checks::Check;
-use refined::{Shipped, Twist as Refining, Twisted};
-use rounding::Twist as Rounding;
-use written::Twist;
+use refined::{Mutant as Refining, MutantRefiner, Shipped};
+use rounding::Mutant as Rounding;
+use written::Mutant;
 
 #[track_caller]
 fn holds(check: Check) {
@@ -31,9 +31,9 @@ fn holds(check: Check) {
 }
 
 #[track_caller]
-fn is_caught(twist: impl std::fmt::Debug, check: Check) {
-    let broken = check.expect_err(&format!("{twist:?} passed"));
-    println!("{twist:?}: {broken}");
+fn is_caught(mutant: impl std::fmt::Debug, check: Check) {
+    let broken = check.expect_err(&format!("{mutant:?} passed"));
+    println!("{mutant:?}: {broken}");
 }
 
 fn shipped(kinds: &[Kind], budgets: Budgets) -> [f64; 3] {
@@ -41,100 +41,101 @@ fn shipped(kinds: &[Kind], budgets: Budgets) -> [f64; 3] {
     [solved.rate, solved.cost, solved.concurrency]
 }
 
-fn twisted(twist: Twist) -> impl Fn(&[Kind], Budgets) -> [f64; 3] {
-    move |kinds, budgets| written::solve(twist, kinds, budgets)
+fn mutated(mutant: Mutant) -> impl Fn(&[Kind], Budgets) -> [f64; 3] {
+    move |kinds, budgets| written::solve(mutant, kinds, budgets)
 }
 
 #[test]
 fn instances_solved_by_hand_have_the_prices_found_by_hand() {
     holds(checks::by_hand(&shipped));
-    holds(checks::by_hand(&twisted(Twist::None)));
-    let twists = [Twist::NoAxes, Twist::LeastSelective, Twist::Densest, Twist::Marginal];
-    for twist in twists.into_iter().chain([Twist::TwoBudgets, Twist::RateFirst]) {
-        is_caught(twist, checks::by_hand(&twisted(twist)));
+    holds(checks::by_hand(&mutated(Mutant::None)));
+    let mutants = [Mutant::NoAxes, Mutant::LeastSelective, Mutant::Densest, Mutant::Marginal];
+    for mutant in mutants.into_iter().chain([Mutant::TwoBudgets, Mutant::RateFirst]) {
+        is_caught(mutant, checks::by_hand(&mutated(mutant)));
     }
 }
 
 #[test]
 fn ten_thousand_random_instances_of_two_budgets_have_a_certificate_of_optimality() {
     holds(checks::certified(false, &shipped));
-    for twist in [Twist::NoAxes, Twist::Negative, Twist::Densest, Twist::Marginal] {
-        is_caught(twist, checks::certified(false, &twisted(twist)));
+    for mutant in [Mutant::NoAxes, Mutant::Negative, Mutant::Densest, Mutant::Marginal] {
+        is_caught(mutant, checks::certified(false, &mutated(mutant)));
     }
 }
 
 #[test]
 fn ten_thousand_random_instances_of_three_budgets_have_a_certificate_of_optimality() {
     holds(checks::certified(true, &shipped));
-    for twist in [Twist::NoAxes, Twist::Negative, Twist::Densest, Twist::TwoBudgets] {
-        is_caught(twist, checks::certified(true, &twisted(twist)));
+    for mutant in [Mutant::NoAxes, Mutant::Negative, Mutant::Densest, Mutant::TwoBudgets] {
+        is_caught(mutant, checks::certified(true, &mutated(mutant)));
     }
 }
 
 #[test]
 fn no_other_prices_that_are_tried_give_a_smaller_dual() {
     holds(checks::never_beaten(&shipped));
-    for twist in [Twist::NoAxes, Twist::Negative, Twist::Densest, Twist::TwoBudgets] {
-        is_caught(twist, checks::never_beaten(&twisted(twist)));
+    for mutant in [Mutant::NoAxes, Mutant::Negative, Mutant::Densest, Mutant::TwoBudgets] {
+        is_caught(mutant, checks::never_beaten(&mutated(mutant)));
     }
 }
 
 #[test]
 fn where_nearly_everything_ties_the_prices_are_those_of_rational_arithmetic() {
-    let twists = [
-        Twist::NoAxes,
-        Twist::Negative,
-        Twist::LeastSelective,
-        Twist::NotCounted,
-        Twist::RateFirst,
-        Twist::Densest,
+    let mutants = [
+        Mutant::NoAxes,
+        Mutant::Negative,
+        Mutant::LeastSelective,
+        Mutant::NotCounted,
+        Mutant::RateFirst,
+        Mutant::Densest,
     ];
     for three in [false, true] {
         holds(checks::as_brute_force(three, &shipped));
-        holds(checks::as_brute_force(three, &twisted(Twist::None)));
-        for twist in twists {
-            is_caught(twist, checks::as_brute_force(three, &twisted(twist)));
+        holds(checks::as_brute_force(three, &mutated(Mutant::None)));
+        for mutant in mutants {
+            is_caught(mutant, checks::as_brute_force(three, &mutated(mutant)));
         }
     }
-    for twist in [Twist::TwoBudgets, Twist::NoTolerance, Twist::TwiceCounted] {
-        is_caught(twist, checks::as_brute_force(true, &twisted(twist)));
+    for mutant in [Mutant::TwoBudgets, Mutant::NoTolerance, Mutant::TwiceCounted] {
+        is_caught(mutant, checks::as_brute_force(true, &mutated(mutant)));
     }
 }
 
 #[test]
 fn the_optimum_is_the_one_that_an_independent_solver_finds() {
     holds(checks::agrees_with_another_solver(&shipped));
-    for twist in [Twist::NoAxes, Twist::Negative, Twist::Densest, Twist::TwoBudgets] {
-        is_caught(twist, checks::agrees_with_another_solver(&twisted(twist)));
+    for mutant in [Mutant::NoAxes, Mutant::Negative, Mutant::Densest, Mutant::TwoBudgets] {
+        is_caught(mutant, checks::agrees_with_another_solver(&mutated(mutant)));
     }
 }
 
 #[test]
 fn a_bid_at_its_price_passes_as_it_is_written_in_decimals() {
     holds(rounding::written_in_decimals(&rounding::shipped));
-    for twist in [Rounding::NothingGiven, Rounding::ValueDown, Rounding::Floats, Rounding::Strictly]
+    for mutant in
+        [Rounding::NothingGiven, Rounding::ValueDown, Rounding::Floats, Rounding::Strictly]
     {
-        let test = |prices, asked: &_| rounding::twisted(twist, prices, asked);
-        is_caught(twist, rounding::written_in_decimals(&test));
+        let test = |prices, asked: &_| rounding::mutated(mutant, prices, asked);
+        is_caught(mutant, rounding::written_in_decimals(&test));
     }
 }
 
 #[test]
 fn a_bid_that_reaches_its_price_passes_and_one_that_lacks_more_than_rounding_does_not() {
     holds(rounding::around_the_price(&rounding::shipped));
-    holds(rounding::around_the_price(&|p, asked| rounding::twisted(Rounding::None, p, asked)));
-    let twists = [Rounding::Down, Rounding::NothingGiven, Rounding::Wraps, Rounding::Strictly];
-    for twist in twists {
-        let test = |prices, asked: &_| rounding::twisted(twist, prices, asked);
-        is_caught(twist, rounding::around_the_price(&test));
+    holds(rounding::around_the_price(&|p, asked| rounding::mutated(Rounding::None, p, asked)));
+    let mutants = [Rounding::Down, Rounding::NothingGiven, Rounding::Wraps, Rounding::Strictly];
+    for mutant in mutants {
+        let test = |prices, asked: &_| rounding::mutated(mutant, prices, asked);
+        is_caught(mutant, rounding::around_the_price(&test));
     }
 }
 
 #[test]
 fn a_kind_that_rational_arithmetic_does_not_refuse_passes_the_rounded_prices() {
     holds(rounding::kinds_at_the_price_pass(&rounding::solved));
-    for twist in [Rounding::NothingGiven, Rounding::Strictly] {
-        is_caught(twist, rounding::kinds_at_the_price_pass(&rounding::solved_and(twist)));
+    for mutant in [Rounding::NothingGiven, Rounding::Strictly] {
+        is_caught(mutant, rounding::kinds_at_the_price_pass(&rounding::solved_and(mutant)));
     }
 }
 
@@ -142,8 +143,8 @@ fn a_kind_that_rational_arithmetic_does_not_refuse_passes_the_rounded_prices() {
 fn a_kind_that_shares_the_last_units_of_a_budget_passes_the_rounded_prices() {
     holds(rounding::shared_kinds_pass(&rounding::solved));
     // Without a mistake in the test, the prices themselves are off by what solving has rounded.
-    for twist in [Rounding::None, Rounding::NothingGiven, Rounding::Floats] {
-        is_caught(twist, rounding::shared_kinds_pass(&rounding::solved_and(twist)));
+    for mutant in [Rounding::None, Rounding::NothingGiven, Rounding::Floats] {
+        is_caught(mutant, rounding::shared_kinds_pass(&rounding::solved_and(mutant)));
     }
 }
 
@@ -276,9 +277,9 @@ fn advised(kinds: &[Kind], budgets: Budgets) -> Prices {
     solve(kinds, budgets).advised
 }
 
-fn rounded(twist: Twist) -> impl Fn(&[Kind], Budgets) -> Prices {
+fn rounded(mutant: Mutant) -> impl Fn(&[Kind], Budgets) -> Prices {
     move |kinds, budgets| {
-        let [rate, cost, concurrency] = written::solve(twist, kinds, budgets);
+        let [rate, cost, concurrency] = written::solve(mutant, kinds, budgets);
         Prices::given(rate, cost, concurrency).unwrap()
     }
 }
@@ -286,8 +287,8 @@ fn rounded(twist: Twist) -> impl Fn(&[Kind], Budgets) -> Prices {
 #[test]
 fn joint_earns_more_than_marginal_across_mixtures() {
     holds(arrivals::joint_beats_marginal(&advised));
-    for twist in [Twist::Marginal, Twist::Densest] {
-        is_caught(twist, arrivals::joint_beats_marginal(&rounded(twist)));
+    for mutant in [Mutant::Marginal, Mutant::Densest] {
+        is_caught(mutant, arrivals::joint_beats_marginal(&rounded(mutant)));
     }
     let exact = |kinds: &[Kind], budgets| solve(kinds, budgets).prices;
     is_caught("kinds that share crowd", arrivals::joint_beats_marginal(&exact));
@@ -312,17 +313,17 @@ fn whether_kinds_that_share_are_admitted_or_refused_the_better_is_advised() {
 #[test]
 fn refined_prices_never_earn_less_than_the_prior_on_the_sample_and_then_stay() {
     holds(arrivals::never_worse_on_the_sample(&Shipped::boxed));
-    for twist in [Refining::Always, Refining::NotScaled, Refining::NotFrozen] {
-        is_caught(twist, arrivals::never_worse_on_the_sample(&Twisted::boxed(twist)));
+    for mutant in [Refining::Always, Refining::NotScaled, Refining::NotFrozen] {
+        is_caught(mutant, arrivals::never_worse_on_the_sample(&MutantRefiner::boxed(mutant)));
     }
 }
 
 #[test]
 fn a_prior_that_refuses_everything_is_left_after_one_window() {
     holds(arrivals::leaves_a_prior_that_refuses_everything(&Shipped::boxed));
-    for twist in [Refining::Never, Refining::OnlyAdmitted, Refining::OnlySuited] {
-        let check = arrivals::leaves_a_prior_that_refuses_everything(&Twisted::boxed(twist));
-        is_caught(twist, check);
+    for mutant in [Refining::Never, Refining::OnlyAdmitted, Refining::OnlySuited] {
+        let check = arrivals::leaves_a_prior_that_refuses_everything(&MutantRefiner::boxed(mutant));
+        is_caught(mutant, check);
     }
 }
 
@@ -331,7 +332,7 @@ fn where_arrivals_change_after_the_sample_refinement_loses_over_the_whole_run() 
     holds(arrivals::loses_where_arrivals_change(&Shipped::boxed));
     is_caught(
         Refining::Never,
-        arrivals::loses_where_arrivals_change(&Twisted::boxed(Refining::Never)),
+        arrivals::loses_where_arrivals_change(&MutantRefiner::boxed(Refining::Never)),
     );
 }
 

@@ -22,7 +22,7 @@ use admittance_core::learn::reserve::{Learned, Predicted, ReserveRules, Sizes, W
 use admittance_core::{Invalid, Parameter};
 use checks::Check;
 use streams::{CountsAfterwards, GrantsAnyEstimate, Policy};
-use written::{Twist, Written};
+use written::{Mutant, Written};
 
 /// What a check drives.
 trait Estimate {
@@ -85,13 +85,13 @@ fn holds(check: Check) {
 }
 
 #[track_caller]
-fn is_caught(twist: Twist, check: Check) {
-    let broken = check.expect_err(&format!("{twist:?} passed"));
-    println!("{twist:?}: {broken}");
+fn is_caught(mutant: Mutant, check: Check) {
+    let broken = check.expect_err(&format!("{mutant:?} passed"));
+    println!("{mutant:?}: {broken}");
 }
 
-fn twisted(twist: Twist) -> impl Fn(ReserveRules) -> Written {
-    move |rules| Written::new(rules, twist)
+fn mutated(mutant: Mutant) -> impl Fn(ReserveRules) -> Written {
+    move |rules| Written::new(rules, mutant)
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn the_best_fixed_reservation_in_hindsight_is_the_quantile_of_the_fractile() {
         let (held, _, whole) = parts(rules, actuals.len());
         at(rules, actuals, held.div_ceil(whole) - 1)
     });
-    is_caught(Twist::FractileSwapped, swapped);
+    is_caught(Mutant::FractileSwapped, swapped);
     let rounded_down = checks::quantile(|rules, actuals| {
         let (_, over, whole) = parts(rules, actuals.len());
         at(rules, actuals, over / whole)
@@ -125,15 +125,15 @@ fn no_input_makes_an_estimate_panic_or_leave_its_range() {
     holds(checks::stays_in_range(Learned::new));
     holds(checks::stays_in_range(Predicted::new));
     holds(checks::stays_in_range(looking_back));
-    is_caught(Twist::NotProjected, checks::stays_in_range(twisted(Twist::NotProjected)));
+    is_caught(Mutant::NotProjected, checks::stays_in_range(mutated(Mutant::NotProjected)));
 }
 
 #[test]
 fn the_first_estimate_is_the_one_with_the_least_worst_loss() {
     holds(checks::starts_where_least_can_be_lost(Learned::new));
     holds(checks::starts_where_least_can_be_lost(Predicted::new));
-    let twist = Twist::StartsInTheMiddle;
-    is_caught(twist, checks::starts_where_least_can_be_lost(twisted(twist)));
+    let mutant = Mutant::StartsInTheMiddle;
+    is_caught(mutant, checks::starts_where_least_can_be_lost(mutated(mutant)));
 }
 
 #[test]
@@ -150,18 +150,18 @@ fn regret_stays_under_its_envelope_whatever_work_needs() {
     // Long enough for steps that shrink too fast to be found out.
     let range = (0, 10_000);
     holds(checks::regret(100_000, range, 0, Learned::new));
-    let twists =
-        [Twist::StepConstant, Twist::StepHarmonic, Twist::SlopeFlipped, Twist::FractileSwapped];
-    for twist in twists {
-        is_caught(twist, checks::regret(100_000, range, 0, twisted(twist)));
+    let mutants =
+        [Mutant::StepConstant, Mutant::StepHarmonic, Mutant::SlopeFlipped, Mutant::FractileSwapped];
+    for mutant in mutants {
+        is_caught(mutant, checks::regret(100_000, range, 0, mutated(mutant)));
     }
 }
 
 #[test]
 fn the_part_of_steady_work_that_fits_its_reservation_is_the_fractile() {
     holds(checks::fits(Learned::new));
-    for twist in [Twist::FractileSwapped, Twist::SlopeFlipped, Twist::StepConstant] {
-        is_caught(twist, checks::fits(twisted(twist)));
+    for mutant in [Mutant::FractileSwapped, Mutant::SlopeFlipped, Mutant::StepConstant] {
+        is_caught(mutant, checks::fits(mutated(mutant)));
     }
 }
 
@@ -169,7 +169,7 @@ fn the_part_of_steady_work_that_fits_its_reservation_is_the_fractile() {
 fn to_round_costs_no_more_than_it_must() {
     holds(checks::rounding(Learned::new));
     holds(checks::rounding(Predicted::new));
-    is_caught(Twist::RoundedToNearest, checks::rounding(twisted(Twist::RoundedToNearest)));
+    is_caught(Mutant::RoundedToNearest, checks::rounding(mutated(Mutant::RoundedToNearest)));
 }
 
 #[test]
@@ -198,47 +198,47 @@ fn nobody_who_answers_with_whole_units_can_lose_less_to_who_knows_the_answer() {
 #[test]
 fn with_a_memory_the_envelope_holds_of_every_stretch_and_without_one_it_does_not() {
     holds(checks::follows(Learned::new));
-    for twist in [Twist::NeverForgets, Twist::SlopeFlipped] {
-        is_caught(twist, checks::follows(twisted(twist)));
+    for mutant in [Mutant::NeverForgets, Mutant::SlopeFlipped] {
+        is_caught(mutant, checks::follows(mutated(mutant)));
     }
 }
 
 #[test]
 fn estimates_that_are_older_than_what_was_learned_since_cost_what_is_said() {
     holds(checks::late(Learned::new));
-    for twist in [Twist::StepConstant, Twist::SlopeFlipped] {
-        is_caught(twist, checks::late(twisted(twist)));
+    for mutant in [Mutant::StepConstant, Mutant::SlopeFlipped] {
+        is_caught(mutant, checks::late(mutated(mutant)));
     }
 }
 
 #[test]
 fn the_blend_costs_no_more_than_the_better_of_the_two_and_its_envelope() {
     holds(checks::blend(long(2_000), Predicted::new));
-    let twists = [
-        Twist::HedgeInverted,
-        Twist::HedgeIgnored,
-        Twist::HedgeLeader,
-        Twist::HedgeDull,
-        Twist::LearnerStarved,
+    let mutants = [
+        Mutant::HedgeInverted,
+        Mutant::HedgeIgnored,
+        Mutant::HedgeLeader,
+        Mutant::HedgeDull,
+        Mutant::LearnerStarved,
     ];
-    for twist in twists {
-        is_caught(twist, checks::blend(2_000, twisted(twist)));
+    for mutant in mutants {
+        is_caught(mutant, checks::blend(2_000, mutated(mutant)));
     }
 }
 
 #[test]
 fn with_a_memory_predictions_that_were_wrong_for_long_are_followed_when_they_become_right() {
     holds(checks::blend_of_stretches(Predicted::new));
-    for twist in [Twist::HedgeNeverForgets, Twist::NeverForgets, Twist::HedgeLeader] {
-        is_caught(twist, checks::blend_of_stretches(twisted(twist)));
+    for mutant in [Mutant::HedgeNeverForgets, Mutant::NeverForgets, Mutant::HedgeLeader] {
+        is_caught(mutant, checks::blend_of_stretches(mutated(mutant)));
     }
 }
 
 #[test]
 fn true_predictions_cost_a_few_samples_and_then_nothing() {
     holds(checks::true_predictions(Predicted::new));
-    for twist in [Twist::HedgeInverted, Twist::HedgeIgnored, Twist::HedgeDull] {
-        is_caught(twist, checks::true_predictions(twisted(twist)));
+    for mutant in [Mutant::HedgeInverted, Mutant::HedgeIgnored, Mutant::HedgeDull] {
+        is_caught(mutant, checks::true_predictions(mutated(mutant)));
     }
     let deaf = checks::true_predictions(Learned::new);
     assert!(deaf.is_err(), "the learner alone must not pass: {deaf:?}");
@@ -268,7 +268,7 @@ fn the_shipped_estimates_do_what_the_formulas_say_so_that_a_mutant_differs_by_it
         if rng.bool() {
             rules = rules.remembering(NonZeroU32::new(rng.u32(1..300)).unwrap());
         }
-        let (mut shipped, mut written) = (Predicted::new(rules), Written::new(rules, Twist::None));
+        let (mut shipped, mut written) = (Predicted::new(rules), Written::new(rules, Mutant::None));
         for sample in 0..500 {
             let actual = spread(&mut rng, 2 * max);
             let prediction = rng.bool().then(|| spread(&mut rng, 2 * max));
@@ -297,8 +297,8 @@ fn steady_work_costs_little_more_than_the_best_fixed_reservation_if_the_range_is
     let bounds = [(2, 10_000, 1.1), (4, 10_000, 1.1), (8, 10_000, 1.15)];
     holds(checks::near_the_best_fixed(&bounds, remembering(1_000)));
     is_caught(
-        Twist::StepConstant,
-        checks::near_the_best_fixed(&bounds, twisted(Twist::StepConstant)),
+        Mutant::StepConstant,
+        checks::near_the_best_fixed(&bounds, mutated(Mutant::StepConstant)),
     );
     // Steps are as long as the range is wide. That it costs is known, and said.
     let wide = [(32, 1_000, 3.0), (32, 10_000, 1.5), (128, 1_000, 9.0), (128, 10_000, 3.0)];
@@ -352,7 +352,7 @@ fn an_old_learner_with_a_memory_follows_a_shift_as_fast_as_a_young_one() {
 fn work_that_was_stopped_early_does_not_pull_the_estimate_down() {
     holds(checks::stopped(Learned::new));
     holds(checks::stopped(Predicted::new));
-    is_caught(Twist::StoppedIsEnded, checks::stopped(twisted(Twist::StoppedIsEnded)));
+    is_caught(Mutant::StoppedIsEnded, checks::stopped(mutated(Mutant::StoppedIsEnded)));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use admittance_core::Cost;
 use admittance_core::learn::{LeaseCost, Predictive, Sizer};
 use checks::{Check, Foresight};
 use demand::cost_of;
-use written::{Twist, Written};
+use written::{Mutant, Written};
 
 /// What a check drives.
 trait Size {
@@ -53,17 +53,17 @@ fn holds(check: Check) {
 }
 
 #[track_caller]
-fn is_caught(twist: Twist, check: Check) {
-    let broken = check.expect_err(&format!("{twist:?} passed"));
-    println!("{twist:?}: {broken}");
+fn is_caught(mutant: Mutant, check: Check) {
+    let broken = check.expect_err(&format!("{mutant:?} passed"));
+    println!("{mutant:?}: {broken}");
 }
 
-fn twisted(twist: Twist) -> impl Fn(LeaseCost) -> Written {
-    move |cost| Written::learned(cost, twist)
+fn mutated(mutant: Mutant) -> impl Fn(LeaseCost) -> Written {
+    move |cost| Written::learned(cost, mutant)
 }
 
-fn twisted_predictive(twist: Twist) -> impl Fn(LeaseCost) -> Written {
-    move |cost| Written::predictive(cost, twist)
+fn mutated_predictive(mutant: Mutant) -> impl Fn(LeaseCost) -> Written {
+    move |cost| Written::predictive(cost, mutant)
 }
 
 #[test]
@@ -71,15 +71,15 @@ fn no_input_makes_a_sizer_panic_or_leave_its_range() {
     holds(checks::stays_in_range(Sizer::learned));
     holds(checks::stays_in_range(Sizer::predictive));
     holds(checks::stays_in_range(|cost| Sizer::fixed(cost, Cost::MAX)));
-    is_caught(Twist::NotClamped, checks::stays_in_range(twisted(Twist::NotClamped)));
+    is_caught(Mutant::NotClamped, checks::stays_in_range(mutated(Mutant::NotClamped)));
 }
 
 #[test]
 fn learned_is_within_a_fifth_of_the_best_fixed_size_over_a_thousand_windows_of_steady_demand() {
     holds(checks::near_the_best_fixed(Sizer::learned));
     holds(checks::near_the_best_fixed(Sizer::predictive));
-    for twist in [Twist::TextbookStart, Twist::SlopeFlipped] {
-        is_caught(twist, checks::near_the_best_fixed(twisted(twist)));
+    for mutant in [Mutant::TextbookStart, Mutant::SlopeFlipped] {
+        is_caught(mutant, checks::near_the_best_fixed(mutated(mutant)));
     }
 }
 
@@ -88,8 +88,8 @@ fn regret_of_the_learner_grows_at_most_with_the_root_of_time() {
     for windows in [100, 1_000, 10_000] {
         holds(checks::regret(windows, Sizer::learned));
     }
-    for twist in [Twist::TextbookStart, Twist::SlopeFlipped] {
-        is_caught(twist, checks::regret(1_000, twisted(twist)));
+    for mutant in [Mutant::TextbookStart, Mutant::SlopeFlipped] {
+        is_caught(mutant, checks::regret(1_000, mutated(mutant)));
     }
 }
 
@@ -99,8 +99,8 @@ fn on_the_drifting_trace_no_fixed_size_is_as_good_as_the_learned_one() {
         holds(checks::beats_every_fixed(windows, Sizer::learned));
         holds(checks::beats_every_fixed(windows, Sizer::predictive));
     }
-    let flipped = twisted(Twist::SlopeFlipped);
-    is_caught(Twist::SlopeFlipped, checks::beats_every_fixed(640, flipped));
+    let flipped = mutated(Mutant::SlopeFlipped);
+    is_caught(Mutant::SlopeFlipped, checks::beats_every_fixed(640, flipped));
     let fixed = |cost: LeaseCost| Sizer::fixed(cost, cost.optimum(10_000));
     assert!(checks::beats_every_fixed(640, fixed).is_err(), "no fixed size beats itself");
 }
@@ -109,14 +109,14 @@ fn on_the_drifting_trace_no_fixed_size_is_as_good_as_the_learned_one() {
 fn a_key_that_rests_keeps_what_it_learned() {
     holds(checks::rest_changes_nothing(Sizer::learned));
     holds(checks::rest_changes_nothing(Sizer::predictive));
-    is_caught(Twist::RestCounts, checks::rest_changes_nothing(twisted(Twist::RestCounts)));
+    is_caught(Mutant::RestCounts, checks::rest_changes_nothing(mutated(Mutant::RestCounts)));
 }
 
 #[test]
 fn true_predictions_cost_at_most_one_percent_more_than_knowing_and_ten_windows() {
     holds(checks::true_predictions(Sizer::predictive));
-    for twist in [Twist::HedgeInverted, Twist::HedgeIgnored, Twist::SumsApart] {
-        is_caught(twist, checks::true_predictions(twisted_predictive(twist)));
+    for mutant in [Mutant::HedgeInverted, Mutant::HedgeIgnored, Mutant::SumsApart] {
+        is_caught(mutant, checks::true_predictions(mutated_predictive(mutant)));
     }
     let deaf = checks::true_predictions(Sizer::learned);
     assert!(deaf.is_err(), "the learner alone must not pass: {deaf:?}");
@@ -126,9 +126,9 @@ fn true_predictions_cost_at_most_one_percent_more_than_knowing_and_ten_windows()
 fn false_predictions_cost_at_most_eight_tenths_more_than_the_learner_over_ten_thousand_windows() {
     for foresight in [Foresight::Tiny, Foresight::Huge, Foresight::Random, Foresight::Opposite] {
         holds(checks::false_predictions(foresight, (1.8, 0.0), Sizer::predictive));
-        for twist in [Twist::HedgeInverted, Twist::HedgeIgnored] {
-            let twisted = twisted_predictive(twist);
-            is_caught(twist, checks::false_predictions(foresight, (1.8, 0.0), twisted));
+        for mutant in [Mutant::HedgeInverted, Mutant::HedgeIgnored] {
+            let mutated = mutated_predictive(mutant);
+            is_caught(mutant, checks::false_predictions(foresight, (1.8, 0.0), mutated));
         }
     }
 }
@@ -137,8 +137,8 @@ fn false_predictions_cost_at_most_eight_tenths_more_than_the_learner_over_ten_th
 fn predictions_that_betray_trust_cost_at_most_twice_the_learner_and_one_worst_window() {
     let (betraying, bound) = (Foresight::Betraying, (2.0, 1.0));
     holds(checks::false_predictions(betraying, bound, Sizer::predictive));
-    for twist in [Twist::HedgeForgives, Twist::HedgeInverted] {
-        is_caught(twist, checks::false_predictions(betraying, bound, twisted_predictive(twist)));
+    for mutant in [Mutant::HedgeForgives, Mutant::HedgeInverted] {
+        is_caught(mutant, checks::false_predictions(betraying, bound, mutated_predictive(mutant)));
     }
 }
 
@@ -224,8 +224,8 @@ fn the_shipped_sizers_do_what_the_formulas_say_so_that_a_mutant_differs_by_its_t
         let limit = spread(&mut rng, 1 << 40);
         let cost = LeaseCost::new(Cost::new(limit).unwrap());
         let mut pairs = [
-            (Sizer::learned(cost), Written::learned(cost, Twist::None)),
-            (Sizer::predictive(cost), Written::predictive(cost, Twist::None)),
+            (Sizer::learned(cost), Written::learned(cost, Mutant::None)),
+            (Sizer::predictive(cost), Written::predictive(cost, Mutant::None)),
         ];
         for _ in 0..500 {
             let demand = if rng.u8(..8) == 0 { 0 } else { spread(&mut rng, limit) };

@@ -1,4 +1,4 @@
 //! Mutants of the strategies that more than one law is checked against.
 
 pub(crate) mod mutants;
-pub(crate) mod twisted;
+pub(crate) mod mutated;

@@ -20,7 +20,7 @@ use super::note::{Kind, Note};
 use super::places::{Estimate, Heard, Places, Taken};
 
 /// What a memory gets wrong.
-trait Flaw: Send + Sync + 'static {
+trait Mutant: Send + Sync + 'static {
     /// Takes a place on what was read, whatever has happened since.
     const CHECKS_THEN_ACTS: bool = false;
     /// Gives back a place that was given back before.
@@ -34,37 +34,37 @@ trait Flaw: Send + Sync + 'static {
 }
 
 struct Honest;
-impl Flaw for Honest {}
+impl Mutant for Honest {}
 
 struct Hasty;
-impl Flaw for Hasty {
+impl Mutant for Hasty {
     const CHECKS_THEN_ACTS: bool = true;
 }
 
 struct Twice;
-impl Flaw for Twice {
+impl Mutant for Twice {
     const RELEASES_TWICE: bool = true;
 }
 
 struct Silent;
-impl Flaw for Silent {
+impl Mutant for Silent {
     const IS_SILENT: bool = true;
 }
 
 struct Claiming;
-impl Flaw for Claiming {
+impl Mutant for Claiming {
     const CLAIMS_TWICE: bool = true;
 }
 
 struct Mute;
-impl Flaw for Mute {
+impl Mutant for Mute {
     const IS_MUTE: bool = true;
 }
 
 /// Eight bytes whose every access lets others run.
 struct Explored<F>(AtomicU64, PhantomData<F>);
 
-impl<F: Flaw> Atom for Explored<F> {
+impl<F: Mutant> Atom for Explored<F> {
     fn new(value: u64) -> Self {
         Self(AtomicU64::new(value), PhantomData)
     }
@@ -179,13 +179,13 @@ impl Estimate for Counting {
 const MOST: u32 = 2;
 
 /// Places, and how many are really held.
-struct Rig<F: Flaw> {
+struct Rig<F: Mutant> {
     places: Places<Explored<F>, Counting>,
     held: AtomicUsize,
     given: AtomicUsize,
 }
 
-impl<F: Flaw> Rig<F> {
+impl<F: Mutant> Rig<F> {
     fn new(partition: Option<Partition>) -> Arc<Self> {
         let places = Places::new(Counting::of(MOST), partition);
         Arc::new(Self { places, held: AtomicUsize::new(0), given: AtomicUsize::new(0) })
@@ -249,7 +249,7 @@ fn must_fail(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Three threads take and give back twice each.
-fn racing_permits<F: Flaw>() {
+fn racing_permits<F: Mutant>() {
     let rig = Rig::<F>::new(None);
     let racers: Vec<_> = (0..3)
         .map(|_| {
@@ -287,7 +287,7 @@ fn a_ring_place_that_is_claimed_twice_loses_a_note() {
 }
 
 /// Two of a class and two of none race for a place of the class and one of all.
-fn racing_classes<F: Flaw>() {
+fn racing_classes<F: Mutant>() {
     let rig = Rig::<F>::new(Some(Partition::new(&[50]).expect("in range")));
     let racers: Vec<_> = [Some(0), Some(0), None, Some(7)]
         .map(|class| {
@@ -333,7 +333,7 @@ fn a_limit_from_outside_is_followed_once_whoever_has_the_estimate() {
 }
 
 /// Other rules, and a limit of the fleet, come while two take and give back.
-fn racing_rules<F: Flaw>() {
+fn racing_rules<F: Mutant>() {
     let rig = Rig::<F>::new(None);
     let ruler = {
         let rig = Arc::clone(&rig);

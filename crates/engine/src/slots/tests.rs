@@ -29,7 +29,7 @@ impl Clock for At {
 }
 
 /// What a memory gets wrong.
-trait Flaw: Send + Sync + 'static {
+trait Mutant: Send + Sync + 'static {
     /// Reads key and word one after the other.
     const IS_TORN: bool = false;
     /// Lets everybody take a lock.
@@ -43,30 +43,30 @@ trait Flaw: Send + Sync + 'static {
 }
 
 struct Honest;
-impl Flaw for Honest {}
+impl Mutant for Honest {}
 
 struct Torn;
-impl Flaw for Torn {
+impl Mutant for Torn {
     const IS_TORN: bool = true;
 }
 
 struct Unlocked;
-impl Flaw for Unlocked {
+impl Mutant for Unlocked {
     const IS_UNLOCKED: bool = true;
 }
 
 struct Careless;
-impl Flaw for Careless {
+impl Mutant for Careless {
     const IS_CARELESS: bool = true;
 }
 
 struct Grabbing;
-impl Flaw for Grabbing {
+impl Mutant for Grabbing {
     const IS_GRABBING: bool = true;
 }
 
 struct Amnesiac;
-impl Flaw for Amnesiac {
+impl Mutant for Amnesiac {
     const HAS_NO_TENURE: bool = true;
 }
 
@@ -75,13 +75,13 @@ struct Explored<F>(std::marker::PhantomData<F>);
 
 struct ExploredCell<F>(shuttle::sync::Mutex<Slot>, std::marker::PhantomData<F>);
 
-impl<F: Flaw> ExploredCell<F> {
+impl<F: Mutant> ExploredCell<F> {
     fn with<T>(&self, change: impl FnOnce(&mut Slot) -> T) -> T {
         change(&mut self.0.lock().expect("no test panics while it holds a slot"))
     }
 }
 
-impl<F: Flaw> Cell for ExploredCell<F> {
+impl<F: Mutant> Cell for ExploredCell<F> {
     fn load(&self) -> Slot {
         if F::IS_TORN {
             let key = self.with(|slot| slot.key);
@@ -157,7 +157,7 @@ impl<F> Default for ExploredFlag<F> {
     }
 }
 
-impl<F: Flaw> Flag for ExploredFlag<F> {
+impl<F: Mutant> Flag for ExploredFlag<F> {
     fn try_take(&self) -> bool {
         self.0.swap(1, Ordering::SeqCst) == 0 || F::IS_UNLOCKED
     }
@@ -167,7 +167,7 @@ impl<F: Flaw> Flag for ExploredFlag<F> {
     }
 }
 
-impl<F: Flaw> Memory for Explored<F> {
+impl<F: Mutant> Memory for Explored<F> {
     type Cell = ExploredCell<F>;
     type Count = ExploredCount;
     type Flag = ExploredFlag<F>;
@@ -194,13 +194,13 @@ impl<F: Flaw> Memory for Explored<F> {
 }
 
 /// A table, the strategy it runs, and the time.
-struct Rig<F: Flaw> {
+struct Rig<F: Mutant> {
     table: Table<Explored<F>>,
     judge: TatWord,
     clock: At,
 }
 
-impl<F: Flaw> Rig<F> {
+impl<F: Mutant> Rig<F> {
     fn new(max_keys: u64, burst: u64) -> Arc<Self> {
         let period = Span::from_secs(3_600);
         let tat = Tat::gcra(Gcra { limit: 1, period, burst }).expect("exact");
@@ -246,7 +246,7 @@ fn must_fail(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Three threads meet a key that nobody has seen.
-fn racing_on_a_new_key<F: Flaw>() {
+fn racing_on_a_new_key<F: Mutant>() {
     let rig = Rig::<F>::new(8, 2);
     let racers: Vec<_> = (0..3)
         .map(|_| {
@@ -269,7 +269,7 @@ fn without_the_group_locks_a_new_key_is_inserted_twice() {
 }
 
 /// One thread forgets key 1 and another key takes its slot while a third thread checks key 1.
-fn racing_a_slot_that_changes_hands<F: Flaw>() {
+fn racing_a_slot_that_changes_hands<F: Mutant>() {
     let rig = Rig::<F>::new(8, 2);
     let (old, new) = two_keys_at_home_together(&rig.table);
     assert_eq!(rig.admitted(old, 1), 1);
@@ -311,7 +311,7 @@ fn with_whole_slots_a_check_decides_on_its_own_keys_state() {
 }
 
 /// A key that has spent everything is checked while its slot is given to a fresh one.
-fn racing_a_torn_slot<F: Flaw>() {
+fn racing_a_torn_slot<F: Mutant>() {
     let rig = Rig::<F>::new(8, 2);
     let (spent, fresh) = two_keys_at_home_together(&rig.table);
     assert_eq!(rig.admitted(fresh, 2), 2);
@@ -330,7 +330,7 @@ fn racing_a_torn_slot<F: Flaw>() {
 }
 
 /// Checks go on while the table splits every group it has.
-fn racing_a_split<F: Flaw>() {
+fn racing_a_split<F: Mutant>() {
     let rig = Rig::<F>::new(300, 3);
     for key in KEYS {
         assert_eq!(rig.admitted(key, 1), 1);
@@ -370,7 +370,7 @@ fn a_split_that_ignores_a_charge_admits_too_much() {
 }
 
 /// A new key moves a neighbour out of its way while that neighbour's other group splits.
-fn racing_a_move_and_a_split<F: Flaw>() {
+fn racing_a_move_and_a_split<F: Mutant>() {
     let rig = Rig::<F>::new(300, 1);
     let key = |n: usize, home: u64, is_other: fn(u64) -> bool| {
         let keys = (1..).map(|k: u64| k.wrapping_mul(0x0123_4567_89ab_cdef) & !63 | home);
@@ -405,7 +405,7 @@ fn without_the_group_locks_a_moving_key_is_lost() {
 }
 
 /// New keys crowd a full table while its keys are checked: some are evicted.
-fn racing_evictions<F: Flaw>() {
+fn racing_evictions<F: Mutant>() {
     let rig = Rig::<F>::new(2, 1);
     let racers: Vec<_> = [1, 2, 3]
         .map(|key| {
@@ -426,7 +426,7 @@ fn an_eviction_costs_at_most_one_burst() {
 }
 
 /// Two threads charge two keys together, in opposite orders, while a third charges one alone.
-fn racing_holds<F: Flaw>() {
+fn racing_holds<F: Mutant>() {
     let rig = Rig::<F>::new(8, 3);
     let racers: Vec<_> = [[1, 2], [2, 1]]
         .map(|keys| {
@@ -442,7 +442,7 @@ fn racing_holds<F: Flaw>() {
 }
 
 /// All or nothing over two keys, as decisions over several limits do it.
-fn charge_both<F: Flaw>(rig: &Rig<F>, keys: [u64; 2]) -> bool {
+fn charge_both<F: Mutant>(rig: &Rig<F>, keys: [u64; 2]) -> bool {
     let (table, judge, now) = (&rig.table, &rig.judge, rig.clock.now());
     loop {
         let wants = keys.map(Fingerprint::new).map(|key| {

@@ -39,14 +39,14 @@ impl Machine for Breaker {
     }
 }
 
-/// A breaker with one mistake.
-struct Mutant {
+/// A breaker with one defect.
+struct MutantBreaker {
     inner: Breaker,
-    mistake: Mistake,
+    mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Mistake {
+enum Mutant {
     /// Lets requests through while it is open.
     PassesWhenOpen,
     /// Lets requests through while it is probing.
@@ -61,35 +61,35 @@ enum Mistake {
     KeepsProbes,
 }
 
-impl Machine for Mutant {
+impl Machine for MutantBreaker {
     fn pass(&self) -> Option<Pass> {
         let opened = self.inner.opened;
-        match (self.mistake, self.inner.state()) {
-            (Mistake::PassesWhenOpen, BreakerState::Open)
-            | (Mistake::PassesWhenProbing, BreakerState::Probing) => Some(Pass { opened }),
+        match (self.mutant, self.inner.state()) {
+            (Mutant::PassesWhenOpen, BreakerState::Open)
+            | (Mutant::PassesWhenProbing, BreakerState::Probing) => Some(Pass { opened }),
             _ => self.inner.pass(),
         }
     }
 
     fn answer(&mut self, pass: Pass, now: Span, answered: bool) -> bool {
-        match self.mistake {
-            Mistake::HearsLateAnswers => {
+        match self.mutant {
+            Mutant::HearsLateAnswers => {
                 let pass = Pass { opened: self.inner.opened };
                 self.inner.handle_answer(pass, now, answered)
             }
-            Mistake::ForgetsSuccesses if answered => false,
+            Mutant::ForgetsSuccesses if answered => false,
             _ => self.inner.handle_answer(pass, now, answered),
         }
     }
 
     fn probe(&mut self, now: Span, passed: bool) -> bool {
-        match (self.mistake, passed) {
-            (Mistake::ClosesEarly, true) => {
+        match (self.mutant, passed) {
+            (Mutant::ClosesEarly, true) => {
                 let was_open = self.inner.state() != BreakerState::Closed;
                 self.inner.place = closed(now);
                 was_open
             }
-            (Mistake::KeepsProbes, false) if self.inner.state() == BreakerState::Probing => false,
+            (Mutant::KeepsProbes, false) if self.inner.state() == BreakerState::Probing => false,
             _ => self.inner.handle_probe(now, passed),
         }
     }
@@ -192,16 +192,16 @@ fn it_opens_and_closes_as_its_rules_say() {
 
 #[test]
 fn machines_with_one_mistake_are_caught() {
-    for mistake in [
-        Mistake::PassesWhenOpen,
-        Mistake::PassesWhenProbing,
-        Mistake::HearsLateAnswers,
-        Mistake::ForgetsSuccesses,
-        Mistake::ClosesEarly,
-        Mistake::KeepsProbes,
+    for mutant in [
+        Mutant::PassesWhenOpen,
+        Mutant::PassesWhenProbing,
+        Mutant::HearsLateAnswers,
+        Mutant::ForgetsSuccesses,
+        Mutant::ClosesEarly,
+        Mutant::KeepsProbes,
     ] {
-        let caught = agrees(|| Box::new(Mutant { inner: Breaker::new(RULES), mistake }));
-        assert!(caught.is_err(), "{mistake:?} passes");
+        let caught = agrees(|| Box::new(MutantBreaker { inner: Breaker::new(RULES), mutant }));
+        assert!(caught.is_err(), "{mutant:?} passes");
     }
 }
 

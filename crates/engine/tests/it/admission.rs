@@ -2,7 +2,7 @@
 //! in this process, in one step of a store, or in two places.
 //!
 //! Every check goes through [`World`], which can also be composed wrongly in one of several ways
-//! ([`Flaw`]): the same checks must notice each of them.
+//! ([`Mutant`]): the same checks must notice each of them.
 //!
 //! `ADMITTANCE_SEED=n` replays a run, `ADMITTANCE_LONG=1` makes it ten times as long.
 
@@ -19,4 +19,6 @@ mod world;
 mod worth;
 
 use kinds::{Here, InTwo, Kind, Stored};
-use world::{Flaw, Got, KEYS, MINUTE, Random, Rules, Work, World, folded, long, run, seeded, told};
+use world::{
+    Got, KEYS, MINUTE, Mutant, Random, Rules, Work, World, folded, long, run, seeded, told,
+};

@@ -9,11 +9,11 @@
 //! `ADMITTANCE_SEED=n` replays the runs, `ADMITTANCE_LONG=1` makes ten times as many.
 
 mod faulty;
-mod flawed;
+mod mutant;
 mod runs;
 
 use faulty::Fault;
-use flawed::{Flaw, Flawed, NEVER, ONCE, Unguarded};
+use mutant::{Mutant, MutantCharges, NEVER, ONCE, Unguarded};
 use runs::{Counted, FaultyApart, FaultyStore, Finish, finished_beside, leak};
 
 fn count() -> usize {
@@ -31,25 +31,25 @@ fn assert_proves(counted: &Counted) {
 
 #[test]
 fn nothing_is_leaked_at_any_point_where_a_store_is_waited_for() {
-    assert_proves(&leak::<FaultyStore>(count(), Flaw::Nothing).unwrap());
+    assert_proves(&leak::<FaultyStore>(count(), Mutant::Nothing).unwrap());
 }
 
 #[test]
 fn nothing_is_leaked_at_any_point_where_two_places_are_waited_for() {
-    assert_proves(&leak::<FaultyApart>(count(), Flaw::Nothing).unwrap());
+    assert_proves(&leak::<FaultyApart>(count(), Mutant::Nothing).unwrap());
 }
 
 #[test]
 fn two_places_whose_guard_does_too_little_are_noticed() {
-    assert!(leak::<Unguarded<NEVER>>(count(), Flaw::Nothing).is_err());
-    assert!(leak::<Unguarded<ONCE>>(count(), Flaw::Nothing).is_err());
+    assert!(leak::<Unguarded<NEVER>>(count(), Mutant::Nothing).is_err());
+    assert!(leak::<Unguarded<ONCE>>(count(), Mutant::Nothing).is_err());
 }
 
 #[test]
 fn an_admission_that_is_nearly_right_is_noticed() {
-    for flaw in [Flaw::SaysNothingWhenDropped, Flaw::HoldsAPermitOpenly] {
-        assert!(leak::<FaultyStore>(count(), flaw).is_err(), "{flaw:?}");
-        assert!(leak::<FaultyApart>(count(), flaw).is_err(), "{flaw:?}");
+    for mutant in [Mutant::SaysNothingWhenDropped, Mutant::HoldsAPermitOpenly] {
+        assert!(leak::<FaultyStore>(count(), mutant).is_err(), "{mutant:?}");
+        assert!(leak::<FaultyApart>(count(), mutant).is_err(), "{mutant:?}");
     }
 }
 

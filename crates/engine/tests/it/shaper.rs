@@ -1,4 +1,4 @@
-//! The queue's order, spacing, bound and waits. Each check also gets queues with a mistake, and
+//! The queue's order, spacing, bound and waits. Each check also gets queues with a defect, and
 //! must find it. Time is a manual clock's or tokio's paused one; nothing here sleeps.
 
 use std::pin::Pin;
@@ -31,7 +31,7 @@ impl<C: Clock> Queue for ShapedLimiter<C> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mistake {
+enum Mutant {
     /// Everybody starts at once.
     NeverDelays,
     /// A full queue takes more.
@@ -49,7 +49,7 @@ enum Mistake {
 }
 
 struct Mistaken {
-    mistake: Mistake,
+    mutant: Mutant,
     shaper: Shaper,
     clock: Box<dyn Clock>,
     state: Mutex<Option<TatState>>,
@@ -59,25 +59,25 @@ impl Queue for Mistaken {
     fn try_schedule(&self, cost: Cost) -> Scheduled {
         let now = self.clock.precise();
         let last = *self.state.lock().unwrap();
-        if self.mistake == Mistake::WritesAfterwards {
+        if self.mutant == Mutant::WritesAfterwards {
             std::thread::yield_now();
         }
         let mut shaped = self.shaper.step(last, now, cost);
-        if self.mistake == Mistake::NeverRefuses {
+        if self.mutant == Mutant::NeverRefuses {
             let endless = Shaper::new(10, Span::from_secs(1), 1 << 30).unwrap();
             shaped = endless.step(last, now, cost);
         }
         match shaped {
             Shaped::Start { delay, state } => {
                 *self.state.lock().unwrap() = Some(state);
-                let is_never = self.mistake == Mistake::NeverDelays;
+                let is_never = self.mutant == Mutant::NeverDelays;
                 Scheduled::Start { delay: if is_never { Span::ZERO } else { delay } }
             }
-            Shaped::Refuse(Retry::After(wait)) if self.mistake == Mistake::RetriesEarly => {
+            Shaped::Refuse(Retry::After(wait)) if self.mutant == Mutant::RetriesEarly => {
                 Scheduled::Refuse(Retry::After(Span::from_us(wait.us() - 1)))
             }
             Shaped::Refuse(retry) => {
-                if let (Some(last), Mistake::ChargesTheRefused) = (last, self.mistake) {
+                if let (Some(last), Mutant::ChargesTheRefused) = (last, self.mutant) {
                     let state = TatState { whole: last.whole + 100_000, ..last };
                     *self.state.lock().unwrap() = Some(state);
                 }
@@ -93,7 +93,7 @@ impl Queue for Mistaken {
                 Scheduled::Start { delay } => delay,
                 Scheduled::Refuse(retry) => return Err(retry),
             };
-            if self.mistake == Mistake::NeverSleeps {
+            if self.mutant == Mutant::NeverSleeps {
                 return Ok(delay);
             }
             let mut refund = Refund { queue: self, before, is_due: true };
@@ -113,7 +113,7 @@ struct Refund<'a> {
 
 impl Drop for Refund<'_> {
     fn drop(&mut self) {
-        if self.is_due && self.queue.mistake == Mistake::Refunds {
+        if self.is_due && self.queue.mutant == Mutant::Refunds {
             *self.queue.state.lock().unwrap() = self.before;
         }
     }
@@ -135,13 +135,13 @@ fn shipped(shaper: Shaper, clock: Box<dyn Clock>) -> Arc<dyn Queue> {
 }
 
 /// The shipped queue passes the check, and every mutant fails it.
-fn only_shipped_passes(check: fn(Make<'_>) -> Checked, mistakes: &[Mistake]) {
+fn only_shipped_passes(check: fn(Make<'_>) -> Checked, mutants: &[Mutant]) {
     check(&shipped).unwrap();
-    for &mistake in mistakes {
+    for &mutant in mutants {
         let mistaken = |shaper, clock| -> Arc<dyn Queue> {
-            Arc::new(Mistaken { mistake, shaper, clock, state: Mutex::new(None) })
+            Arc::new(Mistaken { mutant, shaper, clock, state: Mutex::new(None) })
         };
-        assert!(check(&mistaken).is_err(), "the check does not find that a queue {mistake:?}");
+        assert!(check(&mistaken).is_err(), "the check does not find that a queue {mutant:?}");
     }
 }
 
@@ -186,8 +186,8 @@ fn starts_are_in_order_and_apart(make: Make<'_>) -> Checked {
 
 #[test]
 fn work_starts_in_order_and_as_far_apart_as_the_rate_says() {
-    let mistakes = [Mistake::NeverDelays, Mistake::NeverRefuses, Mistake::ChargesTheRefused];
-    only_shipped_passes(starts_are_in_order_and_apart, &mistakes);
+    let mutants = [Mutant::NeverDelays, Mutant::NeverRefuses, Mutant::ChargesTheRefused];
+    only_shipped_passes(starts_are_in_order_and_apart, &mutants);
 }
 
 fn a_refusal_names_the_instant(make: Make<'_>) -> Checked {
@@ -225,8 +225,8 @@ fn a_refusal_names_the_instant(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_full_queue_refuses_with_the_exact_instant_and_takes_nothing() {
-    let mistakes = [Mistake::RetriesEarly, Mistake::ChargesTheRefused];
-    only_shipped_passes(a_refusal_names_the_instant, &mistakes);
+    let mutants = [Mutant::RetriesEarly, Mutant::ChargesTheRefused];
+    only_shipped_passes(a_refusal_names_the_instant, &mutants);
 }
 
 fn racers_get_a_place_each(make: Make<'_>) -> Checked {
@@ -257,7 +257,7 @@ fn racers_get_a_place_each(make: Make<'_>) -> Checked {
 
 #[test]
 fn racing_threads_get_a_place_each_and_exactly_as_many_as_there_are() {
-    only_shipped_passes(racers_get_a_place_each, &[Mistake::WritesAfterwards]);
+    only_shipped_passes(racers_get_a_place_each, &[Mutant::WritesAfterwards]);
 }
 
 /// A clock that follows tokio's paused time.
@@ -306,8 +306,8 @@ fn waits_are_in_order_and_apart(make: Make<'_>) -> Checked {
 
 #[test]
 fn futures_end_in_order_and_apart_and_a_full_queue_does_not_wait() {
-    let mistakes = [Mistake::NeverSleeps, Mistake::NeverDelays, Mistake::NeverRefuses];
-    only_shipped_passes(waits_are_in_order_and_apart, &mistakes);
+    let mutants = [Mutant::NeverSleeps, Mutant::NeverDelays, Mutant::NeverRefuses];
+    only_shipped_passes(waits_are_in_order_and_apart, &mutants);
 }
 
 fn a_cancelled_wait_keeps_its_place(make: Make<'_>) -> Checked {
@@ -329,7 +329,7 @@ fn a_cancelled_wait_keeps_its_place(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_cancelled_future_leaves_its_place_taken() {
-    only_shipped_passes(a_cancelled_wait_keeps_its_place, &[Mistake::Refunds]);
+    only_shipped_passes(a_cancelled_wait_keeps_its_place, &[Mutant::Refunds]);
 }
 
 #[test]

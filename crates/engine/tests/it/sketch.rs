@@ -1,4 +1,4 @@
-//! The sketch against exact counts. Each check also gets sketches with a mistake, and must find it.
+//! The sketch against exact counts. Each check also gets sketches with a defect, and must find it.
 //!
 //! `ADMITTANCE_SEED=n` replays a run. The threads of the racing checks are the system's to order.
 
@@ -12,16 +12,16 @@ use admittance::{
     SketchLimiter, SketchParameter, SketchSize, Span, Strategy, Window,
 };
 use fastrand::Rng;
-use mutants::{Make, Mistake, Setup, Sketch, mistaken, resized, shipped};
+use mutants::{Make, Mutant, Setup, Sketch, mistaken, resized, shipped};
 
 type Checked = Result<(), String>;
 
 /// The shipped sketch passes the check, and every mutant fails it.
-fn only_shipped_passes(check: fn(Make<'_>) -> Checked, mistakes: &[Mistake]) {
+fn only_shipped_passes(check: fn(Make<'_>) -> Checked, mutants: &[Mutant]) {
     check(&shipped).unwrap();
-    for &mistake in mistakes {
-        let found = check(&mistaken(mistake));
-        assert!(found.is_err(), "the check does not find that a sketch {mistake:?}");
+    for &mutant in mutants {
+        let found = check(&mistaken(mutant));
+        assert!(found.is_err(), "the check does not find that a sketch {mutant:?}");
     }
 }
 
@@ -119,8 +119,8 @@ fn never_admits_more_than_the_limit(make: Make<'_>) -> Checked {
 
 #[test]
 fn no_key_is_admitted_more_than_the_limit_in_any_window() {
-    let mistakes = [Mistake::AddsToOneRow, Mistake::FollowsTheClockBack];
-    only_shipped_passes(never_admits_more_than_the_limit, &mistakes);
+    let mutants = [Mutant::AddsToOneRow, Mutant::FollowsTheClockBack];
+    only_shipped_passes(never_admits_more_than_the_limit, &mutants);
 }
 
 fn a_lone_key_is_decided_exactly(make: Make<'_>) -> Checked {
@@ -147,11 +147,11 @@ fn a_lone_key_is_decided_exactly(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_key_with_no_others_beside_it_is_decided_as_by_an_exact_window() {
-    let mistakes = [
-        Mistake::AddsToOneRow,
-        Mistake::FollowsTheClockBack,
-        Mistake::NeverRolls,
-        Mistake::KeepsTheDenied,
+    let mutants = [
+        Mutant::AddsToOneRow,
+        Mutant::FollowsTheClockBack,
+        Mutant::NeverRolls,
+        Mutant::KeepsTheDenied,
     ];
     let exact_but_for_one_row = |make: Make<'_>| {
         // One row is a sketch too; the mutant that adds to one row is right about it.
@@ -163,7 +163,7 @@ fn a_key_with_no_others_beside_it_is_decided_as_by_an_exact_window() {
         };
         a_lone_key_is_decided_exactly(&at_least_two)
     };
-    only_shipped_passes(exact_but_for_one_row, &mistakes);
+    only_shipped_passes(exact_but_for_one_row, &mutants);
     a_lone_key_is_decided_exactly(&shipped).unwrap();
 }
 
@@ -186,7 +186,7 @@ fn a_window_ends_when_the_denial_says(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_window_gives_way_to_the_next_at_the_instant_a_denial_names() {
-    only_shipped_passes(a_window_ends_when_the_denial_says, &[Mistake::NeverRolls]);
+    only_shipped_passes(a_window_ends_when_the_denial_says, &[Mutant::NeverRolls]);
 }
 
 fn stepping_back_opens_nothing(make: Make<'_>) -> Checked {
@@ -206,7 +206,7 @@ fn stepping_back_opens_nothing(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_clock_that_steps_back_is_judged_at_the_latest_window_in_the_cells() {
-    only_shipped_passes(stepping_back_opens_nothing, &[Mistake::FollowsTheClockBack]);
+    only_shipped_passes(stepping_back_opens_nothing, &[Mutant::FollowsTheClockBack]);
 }
 
 fn a_denial_changes_nothing(make: Make<'_>) -> Checked {
@@ -228,7 +228,7 @@ fn a_denial_changes_nothing(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_denial_leaves_no_trace() {
-    only_shipped_passes(a_denial_changes_nothing, &[Mistake::KeepsTheDenied]);
+    only_shipped_passes(a_denial_changes_nothing, &[Mutant::KeepsTheDenied]);
 }
 
 /// How many threads race, and after how many requests each they wait for one another.
@@ -292,8 +292,8 @@ fn racers_pass_exactly_the_limit(make: Make<'_>) -> Checked {
 
 #[test]
 fn racing_threads_pass_exactly_the_limit_of_a_key() {
-    let mistakes = [Mistake::AddsAfterwards, Mistake::GoesByItsOwnAdds];
-    only_shipped_passes(racers_pass_exactly_the_limit, &mistakes);
+    let mutants = [Mutant::AddsAfterwards, Mutant::GoesByItsOwnAdds];
+    only_shipped_passes(racers_pass_exactly_the_limit, &mutants);
 }
 
 fn racers_across_windows_stay_within(make: Make<'_>) -> Checked {
@@ -340,14 +340,14 @@ fn late_racers_spoil_no_later_window(make: Make<'_>) -> Checked {
 
 #[test]
 fn a_thread_that_is_late_spoils_no_later_window() {
-    let mistakes = [Mistake::AddsAfterwards, Mistake::FollowsTheClockBack];
-    only_shipped_passes(late_racers_spoil_no_later_window, &mistakes);
+    let mutants = [Mutant::AddsAfterwards, Mutant::FollowsTheClockBack];
+    only_shipped_passes(late_racers_spoil_no_later_window, &mutants);
 }
 
 #[test]
 fn racing_threads_stay_within_the_limit_while_windows_turn() {
-    let mistakes = [Mistake::AddsAfterwards, Mistake::FollowsTheClockBack];
-    only_shipped_passes(racers_across_windows_stay_within, &mistakes);
+    let mutants = [Mutant::AddsAfterwards, Mutant::FollowsTheClockBack];
+    only_shipped_passes(racers_across_windows_stay_within, &mutants);
 }
 
 /// One per cent of everything, for all but 6,738 in a million.

@@ -1,4 +1,4 @@
-//! The accounts in memory under the suite, and accounts that are nearly right: each has one mutant,
+//! The accounts in memory under the suite, and accounts that are nearly right: each has one defect,
 //! and the promise that forbids it must see it.
 
 mod naive;
@@ -16,7 +16,7 @@ use admittance_testkit::{
     Budgets, Departure, Promise, accounts_are_apart, accounts_are_atomic,
     accounts_charge_all_or_none, accounts_equal_core, block_on,
 };
-use naive::{Amiss, Flawed};
+use naive::{Amiss, MutantAccounts};
 
 struct InProcess(ManualClock);
 
@@ -104,10 +104,10 @@ fn accounts_that_forget_what_is_idle_hold_every_promise() {
 
 #[test]
 fn the_step_written_once_more_holds_every_promise() {
-    block_on(hold(&Flawed::new(Mutant::Nothing, Amiss::Nothing))).unwrap();
+    block_on(hold(&MutantAccounts::new(Mutant::Nothing, Amiss::Nothing))).unwrap();
 }
 
-fn is_seen(budgets: &Flawed, promise: Promise) {
+fn is_seen(budgets: &MutantAccounts, promise: Promise) {
     let held = block_on(async {
         match promise {
             Promise::Atomic => accounts_are_atomic(budgets).await,
@@ -125,7 +125,7 @@ fn is_seen(budgets: &Flawed, promise: Promise) {
 #[test]
 fn every_flaw_of_an_account_is_seen() {
     for mutant in Mutant::ALL {
-        is_seen(&Flawed::new(*mutant, Amiss::Nothing), Promise::Equals);
+        is_seen(&MutantAccounts::new(*mutant, Amiss::Nothing), Promise::Equals);
     }
 }
 
@@ -150,6 +150,6 @@ fn every_flaw_of_an_executor_is_seen() {
         (Amiss::ForgetsTheIdleEarly, Promise::Equals),
         (Amiss::ClockOfTheCaller, Promise::Equals),
     ] {
-        is_seen(&Flawed::new(Mutant::Nothing, amiss), promise);
+        is_seen(&MutantAccounts::new(Mutant::Nothing, amiss), promise);
     }
 }

@@ -1,5 +1,5 @@
 //! The coordinator in memory under the suite, and coordinators that are nearly right: each has one
-//! flaw, and the promise that forbids it must see it.
+//! defect, and the promise that forbids it must see it.
 
 mod shares;
 
@@ -50,7 +50,7 @@ fn the_coordinator_in_memory_holds_every_promise() {
 
 /// What is wrong with a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flaw {
+enum Mutant {
     Nothing,
     /// None either: shares are worked out once more, all terms as they should be.
     WorkedOut,
@@ -113,7 +113,7 @@ enum Flaw {
 }
 
 struct Naive {
-    flaw: Flaw,
+    mutant: Mutant,
     clock: ManualClock,
     life: Mutex<String>,
     fleets: Mutex<HashMap<String, Members>>,
@@ -121,21 +121,21 @@ struct Naive {
 
 impl Naive {
     fn name(&self, fleet: &str) -> String {
-        match self.flaw {
-            Flaw::FleetsAlikeAreOne => fleet.replace(['{', '}', ':', ' '], ""),
+        match self.mutant {
+            Mutant::FleetsAlikeAreOne => fleet.replace(['{', '}', ':', ' '], ""),
             _ => fleet.to_owned(),
         }
     }
 
     fn read(&self, name: &str, now: Micros) -> Option<Members> {
         let mut members = self.fleets.lock().unwrap().get(name).cloned()?;
-        match self.flaw {
-            Flaw::ForgetsATickEarly => {
+        match self.mutant {
+            Mutant::ForgetsATickEarly => {
                 members.records.retain(|_, record| now + Span::TICK < record.kept_until);
             }
-            Flaw::StepsBackAddTime if now < members.latest => members.latest = now,
-            Flaw::LimitForgottenInANewLife if *members.life != *self.life() => members.limit = 0,
-            Flaw::ForgetsTheUnheardWhenFull if members.records.len() == NODES_MAX => {
+            Mutant::StepsBackAddTime if now < members.latest => members.latest = now,
+            Mutant::LimitForgottenInANewLife if *members.life != *self.life() => members.limit = 0,
+            Mutant::ForgetsTheUnheardWhenFull if members.records.len() == NODES_MAX => {
                 members.records.retain(|_, record| now < record.live_until);
             }
             _ => {}
@@ -144,8 +144,8 @@ impl Naive {
     }
 
     fn life(&self) -> String {
-        match self.flaw {
-            Flaw::LivesAreIgnored => "always".to_owned(),
+        match self.mutant {
+            Mutant::LivesAreIgnored => "always".to_owned(),
             _ => self.life.lock().unwrap().clone(),
         }
     }
@@ -153,16 +153,16 @@ impl Naive {
     /// The report as this coordinator understands it.
     fn heard(&self, before: Option<&Members>, report: &Report) -> Report {
         let mut report = report.clone();
-        match (self.flaw, before) {
-            (Flaw::AcksAcrossEpochs, Some(members)) => report.epoch = members.epoch,
-            (Flaw::AcksUnasked, Some(members)) => {
+        match (self.mutant, before) {
+            (Mutant::AcksAcrossEpochs, Some(members)) => report.epoch = members.epoch,
+            (Mutant::AcksUnasked, Some(members)) => {
                 (report.epoch, report.applied) = (members.epoch, members.generation);
             }
-            (Flaw::RepeatsAreTaken, _) => report.sequence += 1,
-            (Flaw::IncarnationsAreOne, _) => {
+            (Mutant::RepeatsAreTaken, _) => report.sequence += 1,
+            (Mutant::IncarnationsAreOne, _) => {
                 report.node = Node::new(report.node.id(), 1).unwrap();
             }
-            (Flaw::AllVote, _) => report.is_sampled = true,
+            (Mutant::AllVote, _) => report.is_sampled = true,
             _ => {}
         }
         report
@@ -179,17 +179,19 @@ impl Naive {
         let mut aside = None;
         let report = self.heard(before.as_ref(), report);
         if let Some(members) = &mut before {
-            match self.flaw {
-                Flaw::OtherRulesAreTaken => members.rules = *rules,
-                Flaw::OtherRulesNever if members.rules != *rules && members.records.is_empty() => {
+            match self.mutant {
+                Mutant::OtherRulesAreTaken => members.rules = *rules,
+                Mutant::OtherRulesNever
+                    if members.rules != *rules && members.records.is_empty() =>
+                {
                     let (stored, brought) = (members.rules, *rules);
                     let unheard = admittance::concurrency::Unheard::OtherRules { stored, brought };
                     return Err(unheard.into());
                 }
-                Flaw::ForgetsTheReporter => {
+                Mutant::ForgetsTheReporter => {
                     members.records.retain(|_, record| now < record.kept_until);
                 }
-                Flaw::OneNodeTooMany if members.records.len() == NODES_MAX => {
+                Mutant::OneNodeTooMany if members.records.len() == NODES_MAX => {
                     aside = members.records.pop_last();
                 }
                 _ => {}
@@ -202,13 +204,13 @@ impl Naive {
         self.spoil(&mut members, &mut grant, &report, before.as_ref(), now);
         members.records.extend(aside);
         if is_founded && !is_stale {
-            match self.flaw {
-                Flaw::GrantsAtOnce => members.quiet_until = Micros::ZERO,
-                Flaw::QuietATickShort => members.quiet_until = members.quiet_until - Span::TICK,
-                Flaw::QuietByTheNewRulesOnly if rules.handoff => {
+            match self.mutant {
+                Mutant::GrantsAtOnce => members.quiet_until = Micros::ZERO,
+                Mutant::QuietATickShort => members.quiet_until = members.quiet_until - Span::TICK,
+                Mutant::QuietByTheNewRulesOnly if rules.handoff => {
                     members.quiet_until = now + rules.ttl + rules.max_hold;
                 }
-                Flaw::GenerationFromZero => members.generation -= now.epoch_us(),
+                Mutant::GenerationFromZero => members.generation -= now.epoch_us(),
                 _ => {}
             }
         }
@@ -225,37 +227,37 @@ impl Naive {
     ) {
         let is_stale = grant.lifetime.is_none();
         if !is_stale {
-            let part = shares::flawed(self.flaw, members, &report.node, before);
+            let part = shares::flawed(self.mutant, members, &report.node, before);
             (grant.share, grant.fair) = part.unwrap_or((grant.share, grant.fair));
         }
         let record = members.records.get_mut(&report.node);
-        match (self.flaw, record) {
-            (Flaw::CapDropped, Some(record)) if !is_stale && now >= members.quiet_until => {
+        match (self.mutant, record) {
+            (Mutant::CapDropped, Some(record)) if !is_stale && now >= members.quiet_until => {
                 (record.share, grant.share) = (grant.fair, grant.fair);
                 record.unacked = record.unacked.max(grant.fair);
             }
-            (Flaw::StaleWithLifetime, _) => grant.lifetime = Some(members.rules.ttl),
-            (Flaw::StaleMovesTheClock, _) if is_stale => members.latest = now,
-            (Flaw::ForgetsATickLate, Some(record)) if !is_stale => {
+            (Mutant::StaleWithLifetime, _) => grant.lifetime = Some(members.rules.ttl),
+            (Mutant::StaleMovesTheClock, _) if is_stale => members.latest = now,
+            (Mutant::ForgetsATickLate, Some(record)) if !is_stale => {
                 record.kept_until = record.kept_until + Span::TICK;
             }
-            (Flaw::GenerationGrowsAlways, Some(record)) if !is_stale => {
+            (Mutant::GenerationGrowsAlways, Some(record)) if !is_stale => {
                 members.generation += u64::from(record.generation < members.generation);
                 (record.generation, grant.generation) = (members.generation, members.generation);
             }
-            (Flaw::VotesAreRaised, Some(record)) if !is_stale => {
+            (Mutant::VotesAreRaised, Some(record)) if !is_stale => {
                 record.vote = record.vote.map(|vote| vote.saturating_add(1).min(PERMITS_MAX));
             }
-            (Flaw::NumbersAreUnbounded, Some(record)) if !is_stale => {
+            (Mutant::NumbersAreUnbounded, Some(record)) if !is_stale => {
                 record.in_flight = report.in_flight;
             }
-            (Flaw::WithheldUntold, _) => grant.withheld = 0,
+            (Mutant::WithheldUntold, _) => grant.withheld = 0,
             _ => {}
         }
         let evicted = before.is_some_and(|before| {
             before.records.keys().any(|node| !members.records.contains_key(node))
         });
-        if self.flaw == Flaw::GenerationResetOnEviction && evicted {
+        if self.mutant == Mutant::GenerationResetOnEviction && evicted {
             let left = members.records.values().map(|record| record.generation).max();
             members.generation = left.unwrap_or(0);
         }
@@ -277,7 +279,7 @@ impl Coordinator for Naive {
         report: &Report,
     ) -> Result<Grant, CoordinatorError> {
         let (name, now) = (self.name(fleet), self.clock.now());
-        if self.flaw == Flaw::ReadsThenWrites {
+        if self.mutant == Mutant::ReadsThenWrites {
             let before = self.read(&name, now);
             turn().await;
             let (members, grant) = self.step(before, rules, report, now)?;
@@ -295,13 +297,13 @@ impl Coordinator for Naive {
         let (name, now, mut leave) = (self.name(fleet), self.clock.now(), leave.clone());
         let Some(mut before) = self.read(&name, now) else { return Ok(()) };
         let rules = before.rules;
-        match self.flaw {
-            Flaw::LeaveForgetsWork => leave.in_flight = 0,
-            Flaw::StaleLeaveIsTaken => leave.sequence = u64::MAX >> 12,
-            Flaw::IncarnationsAreOne => leave.node = Node::new(leave.node.id(), 1).unwrap(),
+        match self.mutant {
+            Mutant::LeaveForgetsWork => leave.in_flight = 0,
+            Mutant::StaleLeaveIsTaken => leave.sequence = u64::MAX >> 12,
+            Mutant::IncarnationsAreOne => leave.node = Node::new(leave.node.id(), 1).unwrap(),
             _ => {}
         }
-        if self.flaw == Flaw::LeaveKeepsWithoutAHold && before.rules.max_hold == Span::ZERO {
+        if self.mutant == Mutant::LeaveKeepsWithoutAHold && before.rules.max_hold == Span::ZERO {
             before.rules.max_hold = Span::TICK;
         }
         let mut members = before.leave(&leave, now);
@@ -310,9 +312,11 @@ impl Coordinator for Naive {
             && record.sequence == leave.sequence
             && record.live_until <= now
         {
-            match self.flaw {
-                Flaw::LeaveKeepsALittleLonger => record.kept_until = record.kept_until + Span::TICK,
-                Flaw::LeaveKeepsATickLess => record.kept_until = record.kept_until - Span::TICK,
+            match self.mutant {
+                Mutant::LeaveKeepsALittleLonger => {
+                    record.kept_until = record.kept_until + Span::TICK
+                }
+                Mutant::LeaveKeepsATickLess => record.kept_until = record.kept_until - Span::TICK,
                 _ => {}
             }
         }
@@ -331,17 +335,17 @@ async fn turn() {
     .await;
 }
 
-struct Flawed {
-    flaw: Flaw,
+struct MutantCoordinator {
+    mutant: Mutant,
     clock: ManualClock,
 }
 
-impl Fleets for Flawed {
+impl Fleets for MutantCoordinator {
     type Coordinator = Naive;
 
     async fn fresh(&self) -> Naive {
-        let (flaw, clock) = (self.flaw, self.clock.clone());
-        Naive { flaw, clock, life: Mutex::default(), fleets: Mutex::default() }
+        let (mutant, clock) = (self.mutant, self.clock.clone());
+        Naive { mutant, clock, life: Mutex::default(), fleets: Mutex::default() }
     }
 
     async fn set_clock(&self, _coordinator: &Naive, now: Micros) {
@@ -354,70 +358,70 @@ impl Fleets for Flawed {
     }
 }
 
-fn flawed(flaw: Flaw) -> Flawed {
-    Flawed { flaw, clock: ManualClock::default() }
+fn flawed(mutant: Mutant) -> MutantCoordinator {
+    MutantCoordinator { mutant, clock: ManualClock::default() }
 }
 
 #[test]
 fn a_map_behind_a_lock_holds_every_promise_in_every_life() {
-    block_on(hold(&flawed(Flaw::Nothing))).unwrap();
+    block_on(hold(&flawed(Mutant::Nothing))).unwrap();
 }
 
 #[test]
 fn shares_worked_out_once_more_are_the_same() {
-    block_on(hold(&flawed(Flaw::WorkedOut))).unwrap();
+    block_on(hold(&flawed(Mutant::WorkedOut))).unwrap();
 }
 
 #[test]
 fn every_flaw_is_seen() {
     let seen_by = [
-        (Flaw::CapDropped, Promise::Equals),
-        (Flaw::KeptDropped, Promise::Equals),
-        (Flaw::KeptAboveTheEqualPart, Promise::Equals),
-        (Flaw::KeptAmongTheHeard, Promise::Equals),
-        (Flaw::LevelOfTheLimit, Promise::Equals),
-        (Flaw::TiesInReverse, Promise::Equals),
-        (Flaw::WantsOneMoreOnly, Promise::Equals),
-        (Flaw::SpareForTheSated, Promise::Equals),
-        (Flaw::SpareForNobody, Promise::Equals),
-        (Flaw::HungryWithNothing, Promise::Equals),
-        (Flaw::FairToldWhileQuiet, Promise::Equals),
-        (Flaw::AcksAcrossEpochs, Promise::Equals),
-        (Flaw::AcksUnasked, Promise::Equals),
-        (Flaw::StaleWithLifetime, Promise::Equals),
-        (Flaw::StaleMovesTheClock, Promise::Equals),
-        (Flaw::RepeatsAreTaken, Promise::Equals),
-        (Flaw::ForgetsATickEarly, Promise::Equals),
-        (Flaw::ForgetsATickLate, Promise::Equals),
-        (Flaw::ForgetsTheReporter, Promise::Equals),
-        (Flaw::GenerationResetOnEviction, Promise::Equals),
-        (Flaw::GenerationGrowsAlways, Promise::Equals),
-        (Flaw::GenerationFromZero, Promise::Equals),
-        (Flaw::GrantsAtOnce, Promise::Equals),
-        (Flaw::QuietATickShort, Promise::Equals),
-        (Flaw::QuietByTheNewRulesOnly, Promise::Equals),
-        (Flaw::LivesAreIgnored, Promise::Equals),
-        (Flaw::LimitForgottenInANewLife, Promise::Equals),
-        (Flaw::StepsBackAddTime, Promise::Equals),
-        (Flaw::OtherRulesAreTaken, Promise::Equals),
-        (Flaw::OtherRulesNever, Promise::Equals),
-        (Flaw::LeaveForgetsWork, Promise::Equals),
-        (Flaw::LeaveKeepsALittleLonger, Promise::Equals),
-        (Flaw::LeaveKeepsATickLess, Promise::Equals),
-        (Flaw::LeaveKeepsWithoutAHold, Promise::Equals),
-        (Flaw::StaleLeaveIsTaken, Promise::Equals),
-        (Flaw::IncarnationsAreOne, Promise::Equals),
-        (Flaw::AllVote, Promise::Equals),
-        (Flaw::VotesAreRaised, Promise::Equals),
-        (Flaw::NumbersAreUnbounded, Promise::Equals),
-        (Flaw::FleetsAlikeAreOne, Promise::Equals),
-        (Flaw::WithheldUntold, Promise::Equals),
-        (Flaw::OneNodeTooMany, Promise::Bounded),
-        (Flaw::ForgetsTheUnheardWhenFull, Promise::Bounded),
-        (Flaw::ReadsThenWrites, Promise::Atomic),
+        (Mutant::CapDropped, Promise::Equals),
+        (Mutant::KeptDropped, Promise::Equals),
+        (Mutant::KeptAboveTheEqualPart, Promise::Equals),
+        (Mutant::KeptAmongTheHeard, Promise::Equals),
+        (Mutant::LevelOfTheLimit, Promise::Equals),
+        (Mutant::TiesInReverse, Promise::Equals),
+        (Mutant::WantsOneMoreOnly, Promise::Equals),
+        (Mutant::SpareForTheSated, Promise::Equals),
+        (Mutant::SpareForNobody, Promise::Equals),
+        (Mutant::HungryWithNothing, Promise::Equals),
+        (Mutant::FairToldWhileQuiet, Promise::Equals),
+        (Mutant::AcksAcrossEpochs, Promise::Equals),
+        (Mutant::AcksUnasked, Promise::Equals),
+        (Mutant::StaleWithLifetime, Promise::Equals),
+        (Mutant::StaleMovesTheClock, Promise::Equals),
+        (Mutant::RepeatsAreTaken, Promise::Equals),
+        (Mutant::ForgetsATickEarly, Promise::Equals),
+        (Mutant::ForgetsATickLate, Promise::Equals),
+        (Mutant::ForgetsTheReporter, Promise::Equals),
+        (Mutant::GenerationResetOnEviction, Promise::Equals),
+        (Mutant::GenerationGrowsAlways, Promise::Equals),
+        (Mutant::GenerationFromZero, Promise::Equals),
+        (Mutant::GrantsAtOnce, Promise::Equals),
+        (Mutant::QuietATickShort, Promise::Equals),
+        (Mutant::QuietByTheNewRulesOnly, Promise::Equals),
+        (Mutant::LivesAreIgnored, Promise::Equals),
+        (Mutant::LimitForgottenInANewLife, Promise::Equals),
+        (Mutant::StepsBackAddTime, Promise::Equals),
+        (Mutant::OtherRulesAreTaken, Promise::Equals),
+        (Mutant::OtherRulesNever, Promise::Equals),
+        (Mutant::LeaveForgetsWork, Promise::Equals),
+        (Mutant::LeaveKeepsALittleLonger, Promise::Equals),
+        (Mutant::LeaveKeepsATickLess, Promise::Equals),
+        (Mutant::LeaveKeepsWithoutAHold, Promise::Equals),
+        (Mutant::StaleLeaveIsTaken, Promise::Equals),
+        (Mutant::IncarnationsAreOne, Promise::Equals),
+        (Mutant::AllVote, Promise::Equals),
+        (Mutant::VotesAreRaised, Promise::Equals),
+        (Mutant::NumbersAreUnbounded, Promise::Equals),
+        (Mutant::FleetsAlikeAreOne, Promise::Equals),
+        (Mutant::WithheldUntold, Promise::Equals),
+        (Mutant::OneNodeTooMany, Promise::Bounded),
+        (Mutant::ForgetsTheUnheardWhenFull, Promise::Bounded),
+        (Mutant::ReadsThenWrites, Promise::Atomic),
     ];
-    for (flaw, promise) in seen_by {
-        let fleets = flawed(flaw);
+    for (mutant, promise) in seen_by {
+        let fleets = flawed(mutant);
         let held = block_on(async {
             match promise {
                 Promise::Atomic => coordinators_are_atomic(&fleets).await,
@@ -425,8 +429,8 @@ fn every_flaw_is_seen() {
                 _ => coordinators_equal_core(&fleets).await,
             }
         });
-        let departure = held.expect_err(&format!("{flaw:?} is not seen"));
-        assert_eq!(departure.promise, promise, "{flaw:?}");
-        println!("{flaw:?}: {departure}");
+        let departure = held.expect_err(&format!("{mutant:?} is not seen"));
+        assert_eq!(departure.promise, promise, "{mutant:?}");
+        println!("{mutant:?}: {departure}");
     }
 }

@@ -1,5 +1,5 @@
 //! Limits and budgets of one process under the suite, and executors that are nearly right: each has
-//! one flaw, and the promise that forbids it must see it.
+//! one defect, and the promise that forbids it must see it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use admittance_testkit::{
 
 /// What is wrong with an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flaw {
+enum Mutant {
     Nothing,
     /// Limits are charged before anybody knows what the budgets say, in either mode.
     ChargesTheRateFirst,
@@ -38,30 +38,30 @@ enum Flaw {
 
 struct InProcess {
     clock: ManualClock,
-    flaw: Flaw,
+    mutant: Mutant,
 }
 
-struct Flawed {
-    flaw: Flaw,
+struct MutantStore {
+    mutant: Mutant,
     inner: Memory<ManualClock>,
     /// How many have read and not yet written.
     met: AtomicU64,
 }
 
 impl Harness for InProcess {
-    type Store = Flawed;
+    type Store = MutantStore;
 
-    async fn fresh(&self) -> Flawed {
+    async fn fresh(&self) -> MutantStore {
         let inner = Memory::new(self.clock.clone()).max_keys(1_000);
-        Flawed { flaw: self.flaw, inner, met: AtomicU64::new(0) }
+        MutantStore { mutant: self.mutant, inner, met: AtomicU64::new(0) }
     }
 
-    async fn set_clock(&self, _store: &Flawed, now: Micros) {
+    async fn set_clock(&self, _store: &MutantStore, now: Micros) {
         self.clock.set(now);
     }
 }
 
-impl Store for Flawed {
+impl Store for MutantStore {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
         self.inner.apply(op).await
     }
@@ -75,13 +75,13 @@ impl Store for Flawed {
     }
 }
 
-impl Accounts for Flawed {
+impl Accounts for MutantStore {
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
         self.inner.book(entry).await
     }
 }
 
-impl Flawed {
+impl MutantStore {
     async fn rates(&self, ask: FuseAsk<'_>) -> Result<AppliedSeveral, StoreError> {
         self.inner.several(Group { combine: Combine::All, limits: ask.limits }).await
     }
@@ -110,24 +110,24 @@ impl Flawed {
     }
 }
 
-impl Fuses for Flawed {
+impl Fuses for MutantStore {
     async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
         let is_both = !ask.limits.is_empty() && !ask.entry.charges.is_empty();
-        match self.flaw {
-            Flaw::ChargesTheRateFirst => {
+        match self.mutant {
+            Mutant::ChargesTheRateFirst => {
                 self.inner.fuse(FuseAsk { atomicity: Atomicity::PerAxis, ..ask }).await
             }
-            Flaw::GivesBackPerAxis => {
+            Mutant::GivesBackPerAxis => {
                 self.inner.fuse(FuseAsk { atomicity: Atomicity::All, ..ask }).await
             }
-            Flaw::ChargesTheCostFirst if is_both => {
+            Mutant::ChargesTheCostFirst if is_both => {
                 let applied = self.inner.fuse(ask).await?;
                 if applied.fused.cost.is_none() {
                     let _ = self.inner.book(ask.entry).await?;
                 }
                 Ok(applied)
             }
-            Flaw::AsksOn if is_both => {
+            Mutant::AsksOn if is_both => {
                 let mut applied = self.inner.fuse(ask).await?;
                 if applied.fused.cost.is_none() {
                     let looked = self.inner.book(Entry { act: Act::Look, ..ask.entry }).await?;
@@ -135,14 +135,14 @@ impl Fuses for Flawed {
                 }
                 Ok(applied)
             }
-            Flaw::LeavesOutThePeeks => {
+            Mutant::LeavesOutThePeeks => {
                 let AppliedFused { fused, at } = self.inner.fuse(ask).await?;
                 let is_in_vain = fused.rate.decision.is_admit() && !fused.is_admit();
                 let none: Vec<Decision> = Vec::new();
                 let rate = if is_in_vain { Several::of_all(none) } else { fused.rate };
                 Ok(AppliedFused { fused: Fused { rate, ..fused }, at })
             }
-            Flaw::ChargesTwiceOnce => {
+            Mutant::ChargesTwiceOnce => {
                 let mut limits = ask.limits.to_vec();
                 let count = limits.len();
                 limits.dedup_by_key(|limit| limit.policy);
@@ -155,11 +155,11 @@ impl Fuses for Flawed {
                 }
                 Ok(applied)
             }
-            Flaw::AnotherInstant => {
+            Mutant::AnotherInstant => {
                 let applied = self.inner.fuse(ask).await?;
                 Ok(AppliedFused { at: applied.at + Span::TICK, ..applied })
             }
-            Flaw::ReadsThenWrites if is_both && self.is_peeked(ask).await? => {
+            Mutant::ReadsThenWrites if is_both && self.is_peeked(ask).await? => {
                 let booked = self.inner.book(Entry { act: Act::Look, ..ask.entry }).await?;
                 self.meet();
                 if !booked.together.decision.is_admit() {
@@ -174,8 +174,8 @@ impl Fuses for Flawed {
     }
 }
 
-fn held(flaw: Flaw, promise: Promise) -> Result<(), Departure> {
-    let harness = InProcess { clock: ManualClock::default(), flaw };
+fn held(mutant: Mutant, promise: Promise) -> Result<(), Departure> {
+    let harness = InProcess { clock: ManualClock::default(), mutant };
     block_on(async {
         match promise {
             Promise::Atomic => fused_asks_are_atomic(&harness).await,
@@ -187,37 +187,37 @@ fn held(flaw: Flaw, promise: Promise) -> Result<(), Departure> {
 
 #[test]
 fn memory_decides_limits_and_budgets_together_as_core_does() {
-    held(Flaw::Nothing, Promise::Equals).unwrap();
+    held(Mutant::Nothing, Promise::Equals).unwrap();
 }
 
 #[test]
 fn memory_leaves_no_trace_of_a_denial() {
-    held(Flaw::Nothing, Promise::AllOrNone).unwrap();
+    held(Mutant::Nothing, Promise::AllOrNone).unwrap();
 }
 
 #[test]
 fn memory_admits_racing_callers_exactly() {
-    held(Flaw::Nothing, Promise::Atomic).unwrap();
+    held(Mutant::Nothing, Promise::Atomic).unwrap();
 }
 
 #[test]
 fn every_flaw_is_seen() {
-    for (flaw, promise) in [
-        (Flaw::ChargesTheRateFirst, Promise::Equals),
-        (Flaw::ChargesTheRateFirst, Promise::AllOrNone),
-        (Flaw::ChargesTheRateFirst, Promise::Atomic),
-        (Flaw::ChargesTheCostFirst, Promise::Equals),
-        (Flaw::ChargesTheCostFirst, Promise::AllOrNone),
-        (Flaw::ChargesTheCostFirst, Promise::Atomic),
-        (Flaw::AsksOn, Promise::Equals),
-        (Flaw::GivesBackPerAxis, Promise::Equals),
-        (Flaw::GivesBackPerAxis, Promise::Atomic),
-        (Flaw::LeavesOutThePeeks, Promise::Equals),
-        (Flaw::ChargesTwiceOnce, Promise::Equals),
-        (Flaw::AnotherInstant, Promise::Equals),
-        (Flaw::ReadsThenWrites, Promise::Atomic),
+    for (mutant, promise) in [
+        (Mutant::ChargesTheRateFirst, Promise::Equals),
+        (Mutant::ChargesTheRateFirst, Promise::AllOrNone),
+        (Mutant::ChargesTheRateFirst, Promise::Atomic),
+        (Mutant::ChargesTheCostFirst, Promise::Equals),
+        (Mutant::ChargesTheCostFirst, Promise::AllOrNone),
+        (Mutant::ChargesTheCostFirst, Promise::Atomic),
+        (Mutant::AsksOn, Promise::Equals),
+        (Mutant::GivesBackPerAxis, Promise::Equals),
+        (Mutant::GivesBackPerAxis, Promise::Atomic),
+        (Mutant::LeavesOutThePeeks, Promise::Equals),
+        (Mutant::ChargesTwiceOnce, Promise::Equals),
+        (Mutant::AnotherInstant, Promise::Equals),
+        (Mutant::ReadsThenWrites, Promise::Atomic),
     ] {
-        let departure = held(flaw, promise).expect_err(&format!("{flaw:?} is not seen"));
-        assert_eq!(departure.promise, promise, "{flaw:?}");
+        let departure = held(mutant, promise).expect_err(&format!("{mutant:?} is not seen"));
+        assert_eq!(departure.promise, promise, "{mutant:?}");
     }
 }

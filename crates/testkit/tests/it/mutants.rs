@@ -1,4 +1,4 @@
-//! Stores that are nearly right. Each has one flaw, and the contract that forbids it must see it.
+//! Stores that are nearly right. Each has one defect, and the contract that forbids it must see it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use admittance_testkit::{
 
 /// What is wrong with a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flaw {
+enum Mutant {
     Nothing,
     LosesWrites,
     SharesKeys,
@@ -60,9 +60,9 @@ enum Flaw {
     GrantsAtTheVeryEnd,
 }
 
-/// A map behind a lock, and its flaw.
+/// A map behind a lock, and its defect.
 struct Naive {
-    flaw: Flaw,
+    mutant: Mutant,
     clock: ManualClock,
     kept: Mutex<Kept>,
 }
@@ -82,42 +82,42 @@ impl Naive {
     }
 
     fn name(&self, op: &Op<'_>) -> Vec<u8> {
-        let shape = match self.flaw {
-            Flaw::SharesStrategies => String::new(),
+        let shape = match self.mutant {
+            Mutant::SharesStrategies => String::new(),
             _ => op.strategy.shape().to_string(),
         };
-        let key = match self.flaw {
-            Flaw::SharesKeys => op.key.trim_ascii(),
+        let key = match self.mutant {
+            Mutant::SharesKeys => op.key.trim_ascii(),
             _ => op.key,
         };
-        let policy = match self.flaw {
-            Flaw::SharesPolicies => format!("{shape}:{}:", op.policy),
+        let policy = match self.mutant {
+            Mutant::SharesPolicies => format!("{shape}:{}:", op.policy),
             _ => format!("{shape}:{}:{}:", op.policy.len(), op.policy),
         };
         [policy.as_bytes(), key].concat()
     }
 
-    /// What is remembered of a key, after whatever the flaw forgets.
+    /// What is remembered of a key, after whatever the mutant forgets.
     fn read(&self, op: &Op<'_>, now: Micros) -> Option<BuiltinState> {
         let mut kept = self.kept.lock().unwrap();
         let idle_at = |kept: &(BuiltinState, Builtin)| kept.1.idle_at(&kept.0).epoch_us();
-        match self.flaw {
-            Flaw::RefillsOnStepBack if now < kept.newest => kept.states.clear(),
-            Flaw::ForgetsEarly => {
+        match self.mutant {
+            Mutant::RefillsOnStepBack if now < kept.newest => kept.states.clear(),
+            Mutant::ForgetsEarly => {
                 kept.states.retain(|_, state| now.epoch_us() + 2 <= idle_at(state))
             }
-            Flaw::ForgetsWithoutMemory => {
+            Mutant::ForgetsWithoutMemory => {
                 kept.states.retain(|_, state| now.epoch_us() < idle_at(state));
             }
             _ => {}
         }
         kept.newest = kept.newest.max(now);
         let (state, written_by) = kept.states.get(&self.name(op)).cloned()?;
-        match (self.flaw, &state, op.strategy) {
+        match (self.mutant, &state, op.strategy) {
             // Takes whatever it finds.
-            (Flaw::SharesStrategies, ..) => Some(state),
-            (Flaw::ForgetsOnChange, ..) if written_by != *op.strategy => None,
-            (Flaw::AdoptsByRoundingDown, BuiltinState::Tat(tat), Builtin::Tat(own))
+            (Mutant::SharesStrategies, ..) => Some(state),
+            (Mutant::ForgetsOnChange, ..) if written_by != *op.strategy => None,
+            (Mutant::AdoptsByRoundingDown, BuiltinState::Tat(tat), Builtin::Tat(own))
                 if written_by != *op.strategy =>
             {
                 let fraction = tat.fraction.min(own.denominator() - 1);
@@ -130,7 +130,7 @@ impl Naive {
     fn write(&self, op: &Op<'_>, state: Option<BuiltinState>) {
         let mut kept = self.kept.lock().unwrap();
         match state {
-            Some(state) if self.flaw != Flaw::LosesWrites => {
+            Some(state) if self.mutant != Mutant::LosesWrites => {
                 kept.states.insert(self.name(op), (state, *op.strategy));
             }
             _ => {}
@@ -140,16 +140,16 @@ impl Naive {
     fn told(&self, decision: Decision) -> Decision {
         let after = |us| Outcome::Deny(Retry::After(Span::from_us(us)));
         let mut told = decision;
-        match (self.flaw, decision.outcome) {
-            (Flaw::RetryOneTickShort, Outcome::Deny(Retry::After(wait))) => {
+        match (self.mutant, decision.outcome) {
+            (Mutant::RetryOneTickShort, Outcome::Deny(Retry::After(wait))) => {
                 told.outcome = after(wait.us() - 1);
             }
-            (Flaw::RetryOneTickLong, Outcome::Deny(Retry::After(wait))) => {
+            (Mutant::RetryOneTickLong, Outcome::Deny(Retry::After(wait))) => {
                 told.outcome = after(wait.us() + 1);
             }
-            (Flaw::NeverIsFinite, Outcome::Deny(Retry::Never)) => told.outcome = after(1_000_000),
-            (Flaw::RemainingHigh, Outcome::Deny(_)) => told.remaining += 1,
-            (Flaw::ResetLate, _) => told.reset_at = told.reset_at + Span::TICK,
+            (Mutant::NeverIsFinite, Outcome::Deny(Retry::Never)) => told.outcome = after(1_000_000),
+            (Mutant::RemainingHigh, Outcome::Deny(_)) => told.remaining += 1,
+            (Mutant::ResetLate, _) => told.reset_at = told.reset_at + Span::TICK,
             _ => {}
         }
         told
@@ -157,10 +157,10 @@ impl Naive {
 
     fn check(&self, op: &Op<'_>, state: Option<BuiltinState>, now: Micros, cost: Cost) -> Decision {
         let Step { mut state, decision } = op.strategy.step(state, now, cost);
-        if self.flaw == Flaw::ChargesDenials && !decision.is_admit() {
+        if self.mutant == Mutant::ChargesDenials && !decision.is_admit() {
             state = op.strategy.step(state, now, Cost::ONE).state;
         }
-        if decision.is_admit() || self.flaw == Flaw::ChargesDenials {
+        if decision.is_admit() || self.mutant == Mutant::ChargesDenials {
             self.write(op, state);
         }
         self.told(decision)
@@ -173,10 +173,10 @@ impl Naive {
         now: Micros,
         mut ask: Ask,
     ) -> Result<Grant, StoreError> {
-        match self.flaw {
-            Flaw::GrantsAllOrNothing => ask.least = ask.need,
-            Flaw::GrantsWhatHelpsNobody => ask.least = 0,
-            Flaw::GrantsAtTheVeryEnd => ask.round_trip = Span::ZERO,
+        match self.mutant {
+            Mutant::GrantsAllOrNothing => ask.least = ask.need,
+            Mutant::GrantsWhatHelpsNobody => ask.least = 0,
+            Mutant::GrantsAtTheVeryEnd => ask.round_trip = Span::ZERO,
             _ => {}
         }
         let granted = op.strategy.grant(state, now, ask).map_err(|_| StoreError::NotLeasable)?;
@@ -192,12 +192,12 @@ impl Naive {
         mut back: GiveBack,
     ) -> Result<u64, StoreError> {
         let is_first = self.kept.lock().unwrap().returned.insert(back.id);
-        if !is_first && self.flaw != Flaw::GivesBackTwice {
+        if !is_first && self.mutant != Mutant::GivesBackTwice {
             return Ok(0);
         }
-        match self.flaw {
-            Flaw::GivesBackInFull => back.granted_at = now,
-            Flaw::GivesBackToAnyWindow => {
+        match self.mutant {
+            Mutant::GivesBackInFull => back.granted_at = now,
+            Mutant::GivesBackToAnyWindow => {
                 back.paid_until = op.strategy.peek(state.as_ref(), now).reset_at;
             }
             _ => {}
@@ -210,9 +210,9 @@ impl Naive {
 
     fn reset(&self, op: &Op<'_>) -> bool {
         let mut kept = self.kept.lock().unwrap();
-        match self.flaw {
-            Flaw::ResetsNothing => kept.states.contains_key(&self.name(op)),
-            Flaw::ResetsEverything => {
+        match self.mutant {
+            Mutant::ResetsNothing => kept.states.contains_key(&self.name(op)),
+            Mutant::ResetsEverything => {
                 let found = kept.states.contains_key(&self.name(op));
                 kept.states.clear();
                 found
@@ -227,11 +227,11 @@ static WHOLE: Mutex<()> = Mutex::new(());
 
 impl Store for Naive {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        let now = match self.flaw {
-            Flaw::StandsStill => self.kept.lock().unwrap().newest.max(START),
+        let now = match self.mutant {
+            Mutant::StandsStill => self.kept.lock().unwrap().newest.max(START),
             _ => self.clock.now(),
         };
-        if let (Flaw::ReadsThenWrites, Action::Check(cost)) = (self.flaw, op.action) {
+        if let (Mutant::ReadsThenWrites, Action::Check(cost)) = (self.mutant, op.action) {
             let state = self.read(&op, now);
             turn().await;
             let answer = Answer::Decision(self.check(&op, state, now, cost));
@@ -240,8 +240,8 @@ impl Store for Naive {
         let _whole = WHOLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let state = self.read(&op, now);
         let charges = match op.action {
-            Action::Peek => self.flaw == Flaw::PeekCharges,
-            Action::Forecast(_) => self.flaw == Flaw::ForecastCharges,
+            Action::Peek => self.mutant == Mutant::PeekCharges,
+            Action::Forecast(_) => self.mutant == Mutant::ForecastCharges,
             _ => false,
         };
         if charges {
@@ -258,7 +258,7 @@ impl Store for Naive {
             Action::GiveBack(back) => Answer::GivenBack(self.take_back(&op, state, now, back)?),
             other => unreachable!("{other:?}"),
         };
-        let late = Span::from_us(u64::from(self.flaw == Flaw::WrongInstant));
+        let late = Span::from_us(u64::from(self.mutant == Mutant::WrongInstant));
         Ok(Applied { answer, at: now + late })
     }
 
@@ -268,7 +268,7 @@ impl Store for Naive {
         many.checked()?;
         for (place, key) in keys.iter().enumerate() {
             let repeats = keys[..place].iter().position(|earlier| earlier == key);
-            if let (Flaw::ManyForgetsRepeats, Some(earlier)) = (self.flaw, repeats) {
+            if let (Mutant::ManyForgetsRepeats, Some(earlier)) = (self.mutant, repeats) {
                 decisions.push(decisions[earlier]);
                 continue;
             }
@@ -276,7 +276,7 @@ impl Store for Naive {
             let applied = self.apply(op).await?;
             at = applied.at;
             decisions.extend(applied.decision());
-            if self.flaw == Flaw::ManyReadsTheClockForEach {
+            if self.mutant == Mutant::ManyReadsTheClockForEach {
                 self.clock.advance(Span::TICK);
             }
         }
@@ -286,8 +286,8 @@ impl Store for Naive {
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
         let _whole = WHOLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = self.clock.now();
-        let merged = match self.flaw {
-            Flaw::TwiceIsOnce => Merged::of(&Group { combine: Combine::Any, ..group })?,
+        let merged = match self.mutant {
+            Mutant::TwiceIsOnce => Merged::of(&Group { combine: Combine::Any, ..group })?,
             _ => Merged::of(&group)?,
         };
         let mut states: Vec<_> =
@@ -306,9 +306,9 @@ impl Store for Naive {
         for (state, limit) in states.into_iter().zip(&merged.limits) {
             let op = Self::op(limit);
             let once = self.read(&op, now);
-            let charges = match (self.flaw, group.combine) {
-                (Flaw::AllChargesSome, Combine::All) => !several.decision.is_admit(),
-                (Flaw::AnyChargesEvery, Combine::Any) => several.decision.is_admit(),
+            let charges = match (self.mutant, group.combine) {
+                (Mutant::AllChargesSome, Combine::All) => !several.decision.is_admit(),
+                (Mutant::AnyChargesEvery, Combine::Any) => several.decision.is_admit(),
                 _ => false,
             };
             if charges {
@@ -331,7 +331,7 @@ impl Cells for Naive {
     async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
         let (mut kept, name) = (self.kept.lock().unwrap(), cell_name(&cell));
         let bytes = kept.cells.get(&name).cloned();
-        if bytes.as_deref() != swap.expected && self.flaw != Flaw::SwapsWithoutComparing {
+        if bytes.as_deref() != swap.expected && self.mutant != Mutant::SwapsWithoutComparing {
             return Ok(Swapped::Conflict(Loaded { bytes, at: self.clock.now() }));
         }
         match swap.new {
@@ -360,17 +360,17 @@ async fn turn() {
 /// Where the suite begins.
 const START: Micros = Micros::saturating_from_epoch_us(1_700_000_000_123_457);
 
-struct Flawed {
-    flaw: Flaw,
+struct MutantStore {
+    mutant: Mutant,
     clock: ManualClock,
 }
 
-impl Harness for Flawed {
+impl Harness for MutantStore {
     type Store = Arc<Naive>;
 
     async fn fresh(&self) -> Arc<Naive> {
-        let (flaw, clock) = (self.flaw, self.clock.clone());
-        Arc::new(Naive { flaw, clock, kept: Mutex::default() })
+        let (mutant, clock) = (self.mutant, self.clock.clone());
+        Arc::new(Naive { mutant, clock, kept: Mutex::default() })
     }
 
     async fn set_clock(&self, _store: &Arc<Naive>, now: Micros) {
@@ -382,13 +382,13 @@ impl Harness for Flawed {
     }
 }
 
-fn flawed(flaw: Flaw) -> Flawed {
-    Flawed { flaw, clock: ManualClock::default() }
+fn flawed(mutant: Mutant) -> MutantStore {
+    MutantStore { mutant, clock: ManualClock::default() }
 }
 
 /// Runs the contract's own function alone.
-fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
-    let harness = &flawed(flaw);
+fn held(contract: Contract, mutant: Mutant) -> Result<(), Violation> {
+    let harness = &flawed(mutant);
     block_on(async {
         match contract {
             Contract::Persists => persists(harness).await,
@@ -416,72 +416,73 @@ fn held(contract: Contract, flaw: Flaw) -> Result<(), Violation> {
 
 #[test]
 fn a_map_behind_a_lock_holds_every_contract() {
-    block_on(conformance(&flawed(Flaw::Nothing))).unwrap();
-    held(Contract::Custom, Flaw::Nothing).unwrap();
+    block_on(conformance(&flawed(Mutant::Nothing))).unwrap();
+    held(Contract::Custom, Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn every_flaw_is_seen_by_the_contract_that_forbids_it() {
     let seen_by = [
-        (Flaw::LosesWrites, Contract::Persists),
-        (Flaw::SharesKeys, Contract::IsolatesKeys),
-        (Flaw::SharesPolicies, Contract::IsolatesPolicies),
-        (Flaw::SharesStrategies, Contract::IsolatesStrategies),
-        (Flaw::ResetsEverything, Contract::Resets),
-        (Flaw::ResetsNothing, Contract::Resets),
-        (Flaw::ForgetsEarly, Contract::Expires),
-        (Flaw::StandsStill, Contract::Expires),
-        (Flaw::ForgetsWithoutMemory, Contract::StepsBack),
-        (Flaw::ReadsThenWrites, Contract::Races),
-        (Flaw::ChargesDenials, Contract::DenialsAreFree),
-        (Flaw::RefillsOnStepBack, Contract::StepsBack),
-        (Flaw::RetryOneTickShort, Contract::RetryIsTrue),
-        (Flaw::RetryOneTickLong, Contract::RetryIsTrue),
-        (Flaw::NeverIsFinite, Contract::Never),
-        (Flaw::PeekCharges, Contract::LooksAreFree),
-        (Flaw::ForecastCharges, Contract::LooksAreFree),
-        (Flaw::RemainingHigh, Contract::EqualsCore),
-        (Flaw::ResetLate, Contract::EqualsCore),
-        (Flaw::WrongInstant, Contract::EqualsCore),
-        (Flaw::ManyForgetsRepeats, Contract::ManyAtOnce),
-        (Flaw::ManyReadsTheClockForEach, Contract::ManyAtOnce),
-        (Flaw::ForgetsOnChange, Contract::KeepsSpent),
-        (Flaw::AdoptsByRoundingDown, Contract::KeepsSpent),
-        (Flaw::AllChargesSome, Contract::Groups),
-        (Flaw::AnyChargesEvery, Contract::Groups),
-        (Flaw::TwiceIsOnce, Contract::Groups),
-        (Flaw::SwapsWithoutComparing, Contract::Custom),
-        (Flaw::GivesBackTwice, Contract::Leases),
-        (Flaw::GivesBackInFull, Contract::Leases),
-        (Flaw::GivesBackToAnyWindow, Contract::Leases),
-        (Flaw::GrantsAllOrNothing, Contract::Leases),
-        (Flaw::GrantsWhatHelpsNobody, Contract::Leases),
-        (Flaw::GrantsAtTheVeryEnd, Contract::Leases),
+        (Mutant::LosesWrites, Contract::Persists),
+        (Mutant::SharesKeys, Contract::IsolatesKeys),
+        (Mutant::SharesPolicies, Contract::IsolatesPolicies),
+        (Mutant::SharesStrategies, Contract::IsolatesStrategies),
+        (Mutant::ResetsEverything, Contract::Resets),
+        (Mutant::ResetsNothing, Contract::Resets),
+        (Mutant::ForgetsEarly, Contract::Expires),
+        (Mutant::StandsStill, Contract::Expires),
+        (Mutant::ForgetsWithoutMemory, Contract::StepsBack),
+        (Mutant::ReadsThenWrites, Contract::Races),
+        (Mutant::ChargesDenials, Contract::DenialsAreFree),
+        (Mutant::RefillsOnStepBack, Contract::StepsBack),
+        (Mutant::RetryOneTickShort, Contract::RetryIsTrue),
+        (Mutant::RetryOneTickLong, Contract::RetryIsTrue),
+        (Mutant::NeverIsFinite, Contract::Never),
+        (Mutant::PeekCharges, Contract::LooksAreFree),
+        (Mutant::ForecastCharges, Contract::LooksAreFree),
+        (Mutant::RemainingHigh, Contract::EqualsCore),
+        (Mutant::ResetLate, Contract::EqualsCore),
+        (Mutant::WrongInstant, Contract::EqualsCore),
+        (Mutant::ManyForgetsRepeats, Contract::ManyAtOnce),
+        (Mutant::ManyReadsTheClockForEach, Contract::ManyAtOnce),
+        (Mutant::ForgetsOnChange, Contract::KeepsSpent),
+        (Mutant::AdoptsByRoundingDown, Contract::KeepsSpent),
+        (Mutant::AllChargesSome, Contract::Groups),
+        (Mutant::AnyChargesEvery, Contract::Groups),
+        (Mutant::TwiceIsOnce, Contract::Groups),
+        (Mutant::SwapsWithoutComparing, Contract::Custom),
+        (Mutant::GivesBackTwice, Contract::Leases),
+        (Mutant::GivesBackInFull, Contract::Leases),
+        (Mutant::GivesBackToAnyWindow, Contract::Leases),
+        (Mutant::GrantsAllOrNothing, Contract::Leases),
+        (Mutant::GrantsWhatHelpsNobody, Contract::Leases),
+        (Mutant::GrantsAtTheVeryEnd, Contract::Leases),
     ];
-    for (flaw, contract) in seen_by {
-        let violation = held(contract, flaw).expect_err(&format!("{flaw:?} passes {contract:?}"));
+    for (mutant, contract) in seen_by {
+        let violation =
+            held(contract, mutant).expect_err(&format!("{mutant:?} passes {contract:?}"));
         assert_eq!(violation.contract, contract);
         if contract == Contract::Custom {
             continue; // Asked of stores that swap, apart from the suite.
         }
         // The suite as a whole sees it too, whichever contract is first.
-        let violation = block_on(conformance(&flawed(flaw))).expect_err(&format!("{flaw:?}"));
-        println!("{flaw:?}: {violation}");
+        let violation = block_on(conformance(&flawed(mutant))).expect_err(&format!("{mutant:?}"));
+        println!("{mutant:?}: {violation}");
     }
 }
 
 #[test]
 fn a_flaw_that_only_one_contract_forbids_is_named_by_it() {
     let named = [
-        (Flaw::SharesKeys, Contract::IsolatesKeys),
-        (Flaw::SharesPolicies, Contract::IsolatesPolicies),
-        (Flaw::ReadsThenWrites, Contract::Races),
-        (Flaw::ForgetsWithoutMemory, Contract::StepsBack),
-        (Flaw::AllChargesSome, Contract::Groups),
-        (Flaw::ForgetsOnChange, Contract::KeepsSpent),
+        (Mutant::SharesKeys, Contract::IsolatesKeys),
+        (Mutant::SharesPolicies, Contract::IsolatesPolicies),
+        (Mutant::ReadsThenWrites, Contract::Races),
+        (Mutant::ForgetsWithoutMemory, Contract::StepsBack),
+        (Mutant::AllChargesSome, Contract::Groups),
+        (Mutant::ForgetsOnChange, Contract::KeepsSpent),
     ];
-    for (flaw, contract) in named {
-        let violation = block_on(conformance(&flawed(flaw))).unwrap_err();
-        assert_eq!(violation.contract, contract, "{flaw:?}");
+    for (mutant, contract) in named {
+        let violation = block_on(conformance(&flawed(mutant))).unwrap_err();
+        assert_eq!(violation.contract, contract, "{mutant:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The relay in memory under the suite, and relays that are nearly right: each has one flaw, and
+//! The relay in memory under the suite, and relays that are nearly right: each has one defect, and
 //! the promise that forbids it must see it.
 
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ fn the_relay_in_memory_holds_every_promise() {
 
 /// What is wrong with a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flaw {
+enum Mutant {
     /// What was collected is collected again.
     CollectsTwice,
     EndsNotRemembered,
@@ -65,7 +65,7 @@ enum Flaw {
 
 /// The relay in memory, spoiled.
 struct Spoiled {
-    flaw: Flaw,
+    mutant: Mutant,
     clock: ManualClock,
     inner: MemoryRelay<ManualClock>,
     kept: Mutex<Kept>,
@@ -82,17 +82,17 @@ struct Kept {
 
 impl Relay for Spoiled {
     async fn collect(&self, collect: Collect<'_>) -> Result<Vec<Collected>, StoreError> {
-        let owner = if self.flaw == Flaw::OwnersAreOne { 1 } else { collect.owner };
+        let owner = if self.mutant == Mutant::OwnersAreOne { 1 } else { collect.owner };
         let mut asked = Collect { owner, ..collect };
         let first = *self.kept.lock().unwrap().secrets.entry(owner).or_insert(*collect.secret);
-        match self.flaw {
-            Flaw::EndedUnheard => asked.ended = &[],
-            Flaw::SecretStays => asked.secret = &first,
-            Flaw::HereATickLonger => asked.ttl = Span::from_us(asked.ttl.us() + 1),
-            Flaw::ReadsThenWrites => turn().await,
+        match self.mutant {
+            Mutant::EndedUnheard => asked.ended = &[],
+            Mutant::SecretStays => asked.secret = &first,
+            Mutant::HereATickLonger => asked.ttl = Span::from_us(asked.ttl.us() + 1),
+            Mutant::ReadsThenWrites => turn().await,
             _ => {}
         }
-        if self.flaw == Flaw::LeavesForTheAbsent {
+        if self.mutant == Mutant::LeavesForTheAbsent {
             let left = self.kept.lock().unwrap().absent.remove(&owner).unwrap_or_default();
             self.inner.collect(Collect { ended: &[], ..asked }).await?;
             self.inner.post(owner, &left).await?;
@@ -101,14 +101,14 @@ impl Relay for Spoiled {
         let mut kept = self.kept.lock().unwrap();
         kept.noted.retain(|(of, _), ()| *of != owner);
         kept.ended.entry(owner).or_default().extend(collect.ended);
-        match self.flaw {
-            Flaw::CollectsTwice => {
+        match self.mutant {
+            Mutant::CollectsTwice => {
                 let last = kept.last.insert(owner, collected.clone());
                 collected.extend(last.unwrap_or_default());
             }
-            Flaw::AgesAreNothing => collected.iter_mut().for_each(|c| c.age = Span::ZERO),
-            Flaw::AnyOrder => collected.reverse(),
-            Flaw::OverloadIsAFinish => {
+            Mutant::AgesAreNothing => collected.iter_mut().for_each(|c| c.age = Span::ZERO),
+            Mutant::AnyOrder => collected.reverse(),
+            Mutant::OverloadIsAFinish => {
                 let overloads = collected.iter_mut().filter(|c| c.note.told == Told::Overload);
                 overloads.for_each(|c| c.note.told = Told::Finish);
             }
@@ -120,28 +120,28 @@ impl Relay for Spoiled {
     async fn secret(&self, owner: u64) -> Result<Option<Secret>, StoreError> {
         let told = self.inner.secret(owner).await?;
         let kept = self.kept.lock().unwrap();
-        match self.flaw {
-            Flaw::TellsTheSecretOfTheAbsent => Ok(told.or(kept.secrets.get(&owner).copied())),
+        match self.mutant {
+            Mutant::TellsTheSecretOfTheAbsent => Ok(told.or(kept.secrets.get(&owner).copied())),
             _ => Ok(told),
         }
     }
 
     async fn post(&self, owner: u64, notes: &[Note]) -> Result<Option<Vec<Posted>>, StoreError> {
-        let owner = if self.flaw == Flaw::OwnersAreOne { 1 } else { owner };
+        let owner = if self.mutant == Mutant::OwnersAreOne { 1 } else { owner };
         let now = self.clock.now();
         let ask = |notes: Vec<Note>| async move { self.inner.post(owner, &notes).await };
-        match self.flaw {
-            Flaw::LeavesForTheAbsent if self.inner.secret(owner).await?.is_none() => {
+        match self.mutant {
+            Mutant::LeavesForTheAbsent if self.inner.secret(owner).await?.is_none() => {
                 let mut kept = self.kept.lock().unwrap();
                 kept.absent.entry(owner).or_default().extend(notes);
                 Ok(None)
             }
-            Flaw::EndsNotRemembered => {
+            Mutant::EndsNotRemembered => {
                 // Asked as beats, which end nothing.
                 let beat = |note: &Note| Note { told: Told::Beat, ..*note };
                 ask(notes.iter().map(beat).collect()).await
             }
-            Flaw::ForgetsEndsATickEarly => {
+            Mutant::ForgetsEndsATickEarly => {
                 let Some(mut posted) = ask(notes.to_vec()).await? else { return Ok(None) };
                 for (posted, note) in posted.iter_mut().zip(notes) {
                     if *posted == Posted::Ended {
@@ -153,7 +153,7 @@ impl Relay for Spoiled {
                 }
                 Ok(Some(posted))
             }
-            Flaw::FirstNoteStays => {
+            Mutant::FirstNoteStays => {
                 let mut posted = Vec::new();
                 for note in notes {
                     let is_first = self.kept.lock().unwrap().noted.insert((owner, note.lease), ());
@@ -163,12 +163,12 @@ impl Relay for Spoiled {
                 }
                 Ok(self.inner.secret(owner).await?.map(|_| posted))
             }
-            Flaw::NeverFull => {
+            Mutant::NeverFull => {
                 let posted = ask(notes.to_vec()).await?;
                 let full = |posted| if posted == Posted::Full { Posted::Left } else { posted };
                 Ok(posted.map(|posted| posted.into_iter().map(full).collect()))
             }
-            Flaw::FullOneEarly if notes.len() == NOTES_MAX - 1 => {
+            Mutant::FullOneEarly if notes.len() == NOTES_MAX - 1 => {
                 let posted = ask(notes.to_vec()).await?;
                 Ok(posted.map(|mut posted| {
                     posted.pop();
@@ -176,7 +176,7 @@ impl Relay for Spoiled {
                     posted
                 }))
             }
-            Flaw::ReadsThenWrites => {
+            Mutant::ReadsThenWrites => {
                 let ended = self.kept.lock().unwrap().ended.clone();
                 turn().await;
                 let of = ended.get(&owner).cloned().unwrap_or_default();
@@ -203,18 +203,18 @@ async fn turn() {
     .await;
 }
 
-struct Flawed {
-    flaw: Flaw,
+struct MutantRelay {
+    mutant: Mutant,
     clock: ManualClock,
 }
 
-impl Relays for Flawed {
+impl Relays for MutantRelay {
     type Relay = Spoiled;
 
     async fn fresh(&self) -> Spoiled {
-        let (flaw, clock) = (self.flaw, self.clock.clone());
+        let (mutant, clock) = (self.mutant, self.clock.clone());
         let inner = MemoryRelay::new(clock.clone());
-        Spoiled { flaw, clock, inner, kept: Mutex::default() }
+        Spoiled { mutant, clock, inner, kept: Mutex::default() }
     }
 
     async fn set_clock(&self, _relay: &Spoiled, now: Micros) {
@@ -225,25 +225,25 @@ impl Relays for Flawed {
 #[test]
 fn every_flaw_is_seen() {
     let seen_by = [
-        (Flaw::CollectsTwice, Promise::Equals),
-        (Flaw::EndsNotRemembered, Promise::Equals),
-        (Flaw::EndedUnheard, Promise::Equals),
-        (Flaw::ForgetsEndsATickEarly, Promise::Equals),
-        (Flaw::LeavesForTheAbsent, Promise::Equals),
-        (Flaw::HereATickLonger, Promise::Equals),
-        (Flaw::TellsTheSecretOfTheAbsent, Promise::Equals),
-        (Flaw::SecretStays, Promise::Equals),
-        (Flaw::AgesAreNothing, Promise::Equals),
-        (Flaw::FirstNoteStays, Promise::Equals),
-        (Flaw::OwnersAreOne, Promise::Equals),
-        (Flaw::AnyOrder, Promise::Equals),
-        (Flaw::OverloadIsAFinish, Promise::Equals),
-        (Flaw::NeverFull, Promise::Bounded),
-        (Flaw::FullOneEarly, Promise::Bounded),
-        (Flaw::ReadsThenWrites, Promise::Atomic),
+        (Mutant::CollectsTwice, Promise::Equals),
+        (Mutant::EndsNotRemembered, Promise::Equals),
+        (Mutant::EndedUnheard, Promise::Equals),
+        (Mutant::ForgetsEndsATickEarly, Promise::Equals),
+        (Mutant::LeavesForTheAbsent, Promise::Equals),
+        (Mutant::HereATickLonger, Promise::Equals),
+        (Mutant::TellsTheSecretOfTheAbsent, Promise::Equals),
+        (Mutant::SecretStays, Promise::Equals),
+        (Mutant::AgesAreNothing, Promise::Equals),
+        (Mutant::FirstNoteStays, Promise::Equals),
+        (Mutant::OwnersAreOne, Promise::Equals),
+        (Mutant::AnyOrder, Promise::Equals),
+        (Mutant::OverloadIsAFinish, Promise::Equals),
+        (Mutant::NeverFull, Promise::Bounded),
+        (Mutant::FullOneEarly, Promise::Bounded),
+        (Mutant::ReadsThenWrites, Promise::Atomic),
     ];
-    for (flaw, promise) in seen_by {
-        let relays = Flawed { flaw, clock: ManualClock::default() };
+    for (mutant, promise) in seen_by {
+        let relays = MutantRelay { mutant, clock: ManualClock::default() };
         let held = block_on(async {
             match promise {
                 Promise::Atomic => relays_are_atomic(&relays).await,
@@ -251,7 +251,7 @@ fn every_flaw_is_seen() {
                 _ => relays_equal_memory(&relays).await,
             }
         });
-        let departure = held.expect_err(&format!("{flaw:?} is not seen"));
-        assert_eq!(departure.promise, promise, "{flaw:?}");
+        let departure = held.expect_err(&format!("{mutant:?} is not seen"));
+        assert_eq!(departure.promise, promise, "{mutant:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Laws with a flaw each: around the shipped regulator, or written anew in a few lines.
+//! Laws with a defect each: around the shipped regulator, or written anew in a few lines.
 
 use admittance_core::load::{
     Adjustment, Cutoff, Delays, JitterRules, Law, Level, Seen, Tasks, Traffic,
@@ -94,7 +94,7 @@ fn has_load(load: Tasks) -> bool {
 
 /// What the law that is written anew does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum Mutant {
     /// Nothing.
     None,
     /// It rises only if there is load.
@@ -111,7 +111,7 @@ pub(crate) enum Flaw {
 
 /// The law of the standing queue in its plainest form: it does not know rates.
 pub(crate) struct Plain {
-    flaw: Flaw,
+    mutant: Mutant,
     paths: [Delays; 3],
     recent: Traffic,
     level: Level,
@@ -122,9 +122,9 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn new(flaw: Flaw) -> Self {
+    pub(crate) fn new(mutant: Mutant) -> Self {
         Self {
-            flaw,
+            mutant,
             paths: [(); 3].map(|()| Delays::default()),
             recent: Traffic::NONE,
             level: Level::FULL,
@@ -137,7 +137,7 @@ impl Plain {
 
     fn fall(&mut self, now: Micros, low: Span, high: Span) {
         if let Some(at) = self.cut
-            && self.flaw != Flaw::NoHold
+            && self.mutant != Mutant::NoHold
         {
             let shows = Span::from_us(high.us() + 100_000).min(Span::from_secs(1));
             if now.since(at) < shows {
@@ -146,11 +146,11 @@ impl Plain {
         }
         let over = low.us().min(2 * TARGET) - TARGET;
         let before = self.level;
-        self.level = match self.flaw {
-            Flaw::Timid => before.times(19, 20),
+        self.level = match self.mutant {
+            Mutant::Timid => before.times(19, 20),
             _ => before.times(2 * TARGET - over, 2 * TARGET),
         };
-        if self.flaw != Flaw::NoFloor {
+        if self.mutant != Mutant::NoFloor {
             self.level = self.level.max(Level::from_percent(1));
         }
         self.good = if self.is_rising { before.times(15, 16) } else { before.times(3, 4) };
@@ -161,14 +161,14 @@ impl Plain {
 
     fn rise(&mut self, now: Micros, load: Tasks) {
         self.cut = None;
-        if now < self.rises_at || self.flaw == Flaw::Gated && !has_load(load) {
+        if now < self.rises_at || self.mutant == Mutant::Gated && !has_load(load) {
             return;
         }
         self.rises_at = now + Span::from_ms(250);
         self.is_rising = true;
         let hundredth = Level::from_percent(1).parts();
-        let beyond = match self.flaw {
-            Flaw::Additive => Level::from_parts(self.level.parts() + hundredth),
+        let beyond = match self.mutant {
+            Mutant::Additive => Level::from_parts(self.level.parts() + hundredth),
             _ if self.level < self.good => self.level.times(3, 2).min(self.good),
             _ => self.level.times(7, 6),
         };

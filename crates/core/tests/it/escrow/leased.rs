@@ -6,7 +6,7 @@ use admittance_core::{Cost, Decision, EscrowGrant, LeasedEscrow, Micros, Span};
 use fastrand::Rng;
 
 use crate::escrow::batch::weight;
-use crate::escrow::naive::{self, Fault, Judge, Naive, Setting, name};
+use crate::escrow::naive::{self, Judge, Mutant, Naive, Setting, name};
 use crate::escrow::{MUTANT_MAX, rules};
 use crate::timeline::{generator, instant, long};
 
@@ -142,12 +142,12 @@ fn what_is_leased_bounds_what_is_admitted_and_is_spent_in_its_own_window() {
 }
 
 /// Whether a leased escrow whose budget grows answers as the rules do on what is visible.
-fn differs(rng: &mut Rng, fault: Option<Fault>) -> bool {
+fn differs(rng: &mut Rng, mutant: Option<Mutant>) -> bool {
     let tenths: Vec<u64> = (0..rng.usize(1..12)).map(|_| weight(rng)).collect();
     let limit = rng.u64(1..2_000);
     let setting = Setting { limit, window: 1 << 30, tenths, max_keys: 20 };
     let mut escrow = LeasedEscrow::new(&rules(&setting)).unwrap();
-    let mut naive = Naive::new(&setting, fault);
+    let mut naive = Naive::new(&setting, mutant);
     naive.visible = 0;
     let end = instant(1 << 30);
     let mut now = 0;
@@ -175,8 +175,10 @@ fn on_a_budget_that_grows_every_answer_is_the_one_the_rules_give() {
     for case in 0..long(RUNS) {
         assert!(!differs(&mut rng, None), "run {case}");
     }
-    for fault in [Fault::NoCap, Fault::ClaimsIgnored, Fault::ClaimsNeverLapse, Fault::RoundedUp] {
-        assert!((0..MUTANT_MAX).any(|_| differs(&mut rng, Some(fault))), "{fault:?}");
+    for mutant in
+        [Mutant::NoCap, Mutant::ClaimsIgnored, Mutant::ClaimsNeverLapse, Mutant::RoundedUp]
+    {
+        assert!((0..MUTANT_MAX).any(|_| differs(&mut rng, Some(mutant))), "{mutant:?}");
     }
 }
 

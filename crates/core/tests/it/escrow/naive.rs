@@ -27,7 +27,7 @@ pub(crate) fn name(tenant: usize) -> [u8; 2] {
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum Mutant {
     /// Rule 2 does not mind the budget.
     NoCap,
     /// First come, first served: whatever is left can be borrowed.
@@ -63,7 +63,7 @@ pub(crate) enum Fault {
 #[derive(Clone, Debug)]
 pub(crate) struct Naive {
     setting: Setting,
-    fault: Option<Fault>,
+    mutant: Option<Mutant>,
     window: Option<u64>,
     latest: u64,
     pub(crate) visible: u64,
@@ -80,10 +80,10 @@ struct Tenant {
 }
 
 impl Naive {
-    pub(crate) fn new(setting: &Setting, fault: Option<Fault>) -> Self {
+    pub(crate) fn new(setting: &Setting, mutant: Option<Mutant>) -> Self {
         Self {
             setting: setting.clone(),
-            fault,
+            mutant,
             window: None,
             latest: 0,
             visible: setting.limit,
@@ -92,12 +92,12 @@ impl Naive {
         }
     }
 
-    fn is(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
     }
 
     fn tenths(&self, tenant: usize) -> u128 {
-        if self.is(Fault::WeightsIgnored) { 10 } else { self.setting.tenths[tenant].into() }
+        if self.is(Mutant::WeightsIgnored) { 10 } else { self.setting.tenths[tenant].into() }
     }
 
     fn everybody(&self) -> u128 {
@@ -112,7 +112,7 @@ impl Naive {
     fn guarantee(&self, tenant: usize) -> u64 {
         let (product, all) = (self.tenths(tenant) * u128::from(self.visible), self.everybody());
         let guarantee =
-            if self.is(Fault::RoundedUp) { product.div_ceil(all) } else { product / all };
+            if self.is(Mutant::RoundedUp) { product.div_ceil(all) } else { product / all };
         guarantee.try_into().unwrap()
     }
 
@@ -122,23 +122,23 @@ impl Naive {
 
     fn claim(&self, tenant: usize, at: u64) -> u64 {
         let Some(state) = self.tenants[tenant] else { return 0 };
-        let lapsed = match self.fault {
-            Some(Fault::ClaimsNeverLapse) => false,
-            Some(Fault::ClaimsLapseAtOnce) => at > state.asked,
+        let lapsed = match self.mutant {
+            Some(Mutant::ClaimsNeverLapse) => false,
+            Some(Mutant::ClaimsLapseAtOnce) => at > state.asked,
             _ => at >= state.asked + self.lapse(),
         };
         if lapsed {
             return 0;
         }
-        let backlog = if self.is(Fault::BacklogIgnored) { u64::MAX } else { state.backlog };
+        let backlog = if self.is(Mutant::BacklogIgnored) { u64::MAX } else { state.backlog };
         self.guarantee(tenant).saturating_sub(state.used).min(backlog)
     }
 
     fn claims_of_others(&self, tenant: usize, at: u64) -> u64 {
-        if self.is(Fault::ClaimsIgnored) {
+        if self.is(Mutant::ClaimsIgnored) {
             return 0;
         }
-        let own = self.is(Fault::GuaranteeIgnored);
+        let own = self.is(Mutant::GuaranteeIgnored);
         let others = (0..self.tenants.len()).filter(|&j| j != tenant || own);
         others.map(|j| self.claim(j, at)).sum()
     }
@@ -147,19 +147,19 @@ impl Naive {
     fn admits(&self, tenant: usize, at: u64, cost: u64) -> bool {
         let left = self.visible.saturating_sub(self.total());
         if let Some(state) = self.tenants[tenant] {
-            let guaranteed = if self.is(Fault::RoundedUp) {
+            let guaranteed = if self.is(Mutant::RoundedUp) {
                 state.used + cost <= self.guarantee(tenant)
             } else {
                 u128::from(state.used + cost) * self.everybody()
                     <= self.tenths(tenant) * u128::from(self.visible)
             };
-            if guaranteed && self.is(Fault::NoCap) {
+            if guaranteed && self.is(Mutant::NoCap) {
                 return true;
             }
-            if guaranteed && cost <= left && !self.is(Fault::GuaranteeIgnored) {
+            if guaranteed && cost <= left && !self.is(Mutant::GuaranteeIgnored) {
                 return true;
             }
-        } else if self.is(Fault::NoPlaceNoRules) {
+        } else if self.is(Mutant::NoPlaceNoRules) {
             return cost <= left;
         }
         cost <= left.saturating_sub(self.claims_of_others(tenant, at))
@@ -192,13 +192,13 @@ impl Naive {
     }
 
     fn judged(&mut self, now: u64) -> u64 {
-        self.latest = if self.is(Fault::StepsBack) { now } else { self.latest.max(now) };
+        self.latest = if self.is(Mutant::StepsBack) { now } else { self.latest.max(now) };
         let index = self.latest / self.setting.window;
         if self.window != Some(index) {
             self.window = Some(index);
-            match self.fault {
-                Some(Fault::CarriesUse) => {}
-                Some(Fault::CarriesWeights) => {
+            match self.mutant {
+                Some(Mutant::CarriesUse) => {}
+                Some(Mutant::CarriesWeights) => {
                     for tenant in self.tenants.iter_mut().flatten() {
                         (tenant.used, tenant.asked) = (0, self.latest);
                     }
@@ -222,7 +222,7 @@ impl Naive {
 
     fn charge(&mut self, tenant: usize, cost: u64) {
         let mut cost = cost;
-        if self.is(Fault::WholeSlack)
+        if self.is(Mutant::WholeSlack)
             && self.tenants[tenant].is_some_and(|t| t.used + cost > self.guarantee(tenant))
         {
             cost = self.visible - self.total();
@@ -240,7 +240,7 @@ impl Naive {
 
     /// When the same request would be admitted if nobody else asked: one claim after the other.
     pub(crate) fn freed(&self, tenant: usize, at: u64, cost: u64, end: u64) -> u64 {
-        if self.is(Fault::WaitsForTheEnd) {
+        if self.is(Mutant::WaitsForTheEnd) {
             return end;
         }
         let lapses = self.tenants.iter().flatten().map(|state| state.asked + self.lapse());
@@ -264,7 +264,7 @@ impl Judge for Naive {
             Outcome::Admit
         } else {
             let until = self.freed(tenant, at, cost, end);
-            if self.is(Fault::ChargesDenials) {
+            if self.is(Mutant::ChargesDenials) {
                 self.charge(tenant, 1);
             }
             Outcome::Deny(Retry::After(Span::from_us(until - now)))

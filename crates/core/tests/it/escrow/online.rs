@@ -6,7 +6,7 @@ use admittance_core::{Cost, Decision, Escrow, EscrowRules, Micros, Span};
 use fastrand::Rng;
 
 use crate::escrow::batch::weight;
-use crate::escrow::naive::{Fault, Judge, Naive, Setting, name};
+use crate::escrow::naive::{Judge, Mutant, Naive, Setting, name};
 use crate::escrow::{MUTANT_MAX, shipped};
 use crate::timeline::{Clock, Timeline, cost, generator, instant, long, spread};
 
@@ -58,30 +58,30 @@ fn every_answer_is_the_one_a_scan_by_the_rules_gives() {
 
 #[test]
 fn no_mutant_answers_as_the_rules_do() {
-    for fault in [
-        Fault::NoCap,
-        Fault::ClaimsIgnored,
-        Fault::GuaranteeIgnored,
-        Fault::ClaimsNeverLapse,
-        Fault::ClaimsLapseAtOnce,
-        Fault::BacklogIgnored,
-        Fault::WholeSlack,
-        Fault::WeightsIgnored,
-        Fault::RoundedUp,
-        Fault::CarriesUse,
-        Fault::CarriesWeights,
-        Fault::StepsBack,
-        Fault::ChargesDenials,
-        Fault::NoPlaceNoRules,
-        Fault::WaitsForTheEnd,
+    for mutant in [
+        Mutant::NoCap,
+        Mutant::ClaimsIgnored,
+        Mutant::GuaranteeIgnored,
+        Mutant::ClaimsNeverLapse,
+        Mutant::ClaimsLapseAtOnce,
+        Mutant::BacklogIgnored,
+        Mutant::WholeSlack,
+        Mutant::WeightsIgnored,
+        Mutant::RoundedUp,
+        Mutant::CarriesUse,
+        Mutant::CarriesWeights,
+        Mutant::StepsBack,
+        Mutant::ChargesDenials,
+        Mutant::NoPlaceNoRules,
+        Mutant::WaitsForTheEnd,
     ] {
         let mut rng = generator(45);
         let caught = (0..MUTANT_MAX).any(|_| {
             let setting = setting(&mut rng);
-            let (mut escrow, mut mutant) = (shipped(&setting), Naive::new(&setting, Some(fault)));
+            let (mut escrow, mut mutant) = (shipped(&setting), Naive::new(&setting, Some(mutant)));
             differ(&mut escrow, &mut mutant, &setting, &mut rng)
         });
-        assert!(caught, "{fault:?}");
+        assert!(caught, "{mutant:?}");
     }
 }
 
@@ -109,12 +109,12 @@ fn no_window_admits_more_than_its_budget_whatever_the_clock_does() {
         let setting = setting(&mut rng);
         assert!(is_safe(&mut shipped(&setting), &setting, &mut rng), "{setting:?}");
     }
-    for fault in [Fault::NoCap, Fault::StepsBack] {
+    for mutant in [Mutant::NoCap, Mutant::StepsBack] {
         let caught = (0..MUTANT_MAX).any(|_| {
             let setting = setting(&mut rng);
-            !is_safe(&mut Naive::new(&setting, Some(fault)), &setting, &mut rng)
+            !is_safe(&mut Naive::new(&setting, Some(mutant)), &setting, &mut rng)
         });
-        assert!(caught, "{fault:?}");
+        assert!(caught, "{mutant:?}");
     }
 }
 
@@ -147,12 +147,12 @@ fn a_claim_lapses_a_tenth_of_a_window_after_its_tenant_last_asked() {
         let setting = setting();
         assert!(lends_in_time(&mut shipped(&setting), &setting), "{setting:?}");
     }
-    for fault in [Fault::ClaimsNeverLapse, Fault::ClaimsLapseAtOnce, Fault::ClaimsIgnored] {
+    for mutant in [Mutant::ClaimsNeverLapse, Mutant::ClaimsLapseAtOnce, Mutant::ClaimsIgnored] {
         let caught = (0..MUTANT_MAX).any(|_| {
             let setting = setting();
-            !lends_in_time(&mut Naive::new(&setting, Some(fault)), &setting)
+            !lends_in_time(&mut Naive::new(&setting, Some(mutant)), &setting)
         });
-        assert!(caught, "{fault:?}");
+        assert!(caught, "{mutant:?}");
     }
 }
 
@@ -180,22 +180,22 @@ fn second_window(
 #[test]
 fn asking_too_much_in_one_window_changes_nothing_in_the_next() {
     let mut rng = generator(48);
-    let changes = |rng: &mut Rng, fault: Option<Fault>| {
+    let changes = |rng: &mut Rng, mutant: Option<Mutant>| {
         let tenths = (0..rng.usize(1..6)).map(|_| weight(rng)).collect();
         let limit = rng.u64(1..40);
         let setting = Setting { limit, window: rng.u64(2..1 << 30), tenths, max_keys: 9 };
         let (seed, asks) = (rng.u64(..), rng.usize(1..100));
-        let answers = |asks: usize| match fault {
+        let answers = |asks: usize| match mutant {
             None => second_window(&mut shipped(&setting), &setting, asks, seed),
-            fault => second_window(&mut Naive::new(&setting, fault), &setting, asks, seed),
+            mutant => second_window(&mut Naive::new(&setting, mutant), &setting, asks, seed),
         };
         answers(asks) != answers(0)
     };
     for _ in 0..long(TIMELINES) {
         assert!(!changes(&mut rng, None));
     }
-    for fault in [Fault::CarriesUse, Fault::CarriesWeights] {
-        assert!((0..MUTANT_MAX).any(|_| changes(&mut rng, Some(fault))), "{fault:?}");
+    for mutant in [Mutant::CarriesUse, Mutant::CarriesWeights] {
+        assert!((0..MUTANT_MAX).any(|_| changes(&mut rng, Some(mutant))), "{mutant:?}");
     }
 }
 

@@ -8,7 +8,7 @@ use fastrand::Rng;
 
 use crate::samples::{SECOND, Sliding, Written, gcra};
 use crate::support::mutants::BackwardRefill;
-use crate::support::twisted::{Twist, Twisted};
+use crate::support::mutated::{Mutant, MutantStrategy};
 use crate::timeline::{Clock, HORIZON, Timeline, cost, generator, instant, long, spread};
 
 const TIMELINES: usize = 1_000;
@@ -157,7 +157,7 @@ fn no_interval_admits_more_than_the_burst_and_the_rate() {
 #[test]
 fn a_tat_that_admits_one_more_or_refills_backward_breaks_the_bound() {
     for draw in [gcra_contract, bucket_contract] {
-        let generous = |inner| Twisted { inner, twist: Twist::AdmitsOneMore };
+        let generous = |inner| MutantStrategy { inner, mutant: Mutant::AdmitsOneMore };
         bounds_hold(60, TIMELINES, draw, generous).unwrap_err();
     }
     let refilling = |inner| BackwardRefill { inner };
@@ -257,9 +257,9 @@ fn a_sliding_window_that_forgets_a_bucket_or_admits_one_more_is_caught() {
         SlidingWindow::new(limit, Span::from_us(window * fewer / buckets), fewer).unwrap()
     };
     sliding_windows_are_bounded(63, 4 * TIMELINES, shorter).unwrap_err();
-    let generous = |Sliding { limit, window, buckets }| Twisted {
+    let generous = |Sliding { limit, window, buckets }| MutantStrategy {
         inner: SlidingWindow::new(limit, Span::from_us(window), buckets).unwrap(),
-        twist: Twist::AdmitsOneMore,
+        mutant: Mutant::AdmitsOneMore,
     };
     sliding_windows_are_bounded(63, 4 * TIMELINES, generous).unwrap_err();
     // Without the weighted bucket both edges of a window hold the whole limit: 2·limit, one more

@@ -10,7 +10,7 @@ use fastrand::Rng;
 
 use crate::samples::{self, KINDS, SECOND, Sample, Sliding, builtin};
 use crate::support::mutants::{BackwardRefill, OpeningWindow, PruningLog, ShortcutSliding};
-use crate::support::twisted::{Twist, Twisted};
+use crate::support::mutated::{Mutant, MutantStrategy};
 use crate::timeline::{Clock, HORIZON, Timeline, cost, generator, instant, long};
 
 /// Timelines per kind of strategy, and requests in each.
@@ -73,8 +73,8 @@ where
     Ok(())
 }
 
-fn twisted(rng: &mut Rng, kind: u64, twist: Twist) -> Sample<Twisted<Builtin>> {
-    builtin(rng, kind).map(|inner| Twisted { inner, twist })
+fn mutated(rng: &mut Rng, kind: u64, mutant: Mutant) -> Sample<MutantStrategy<Builtin>> {
+    builtin(rng, kind).map(|inner| MutantStrategy { inner, mutant })
 }
 
 fn denial_is_free<S: Strategy>(seen: &Seen<'_, S>, _: &mut Rng) -> Result<(), String>
@@ -91,7 +91,7 @@ where
 fn a_denial_consumes_nothing() {
     for kind in 0..KINDS {
         over(50, long(TIMELINES), 1, |rng| builtin(rng, kind), denial_is_free).unwrap();
-        let charging = |rng: &mut Rng| twisted(rng, kind, Twist::DenialCharges);
+        let charging = |rng: &mut Rng| mutated(rng, kind, Mutant::DenialCharges);
         over(50, TIMELINES, 1, charging, denial_is_free).unwrap_err();
     }
     let pruning = |rng: &mut Rng| {
@@ -130,8 +130,8 @@ fn retry_is_true<S: Strategy>(seen: &Seen<'_, S>, rng: &mut Rng) -> Result<(), S
 fn waiting_exactly_the_retry_admits_and_one_tick_less_does_not() {
     for kind in 0..KINDS {
         over(52, long(TIMELINES), 1, |rng| builtin(rng, kind), retry_is_true).unwrap();
-        for twist in [Twist::RetryShort, Twist::RetryLong, Twist::NeverIsFinite] {
-            let lying = |rng: &mut Rng| twisted(rng, kind, twist);
+        for mutant in [Mutant::RetryShort, Mutant::RetryLong, Mutant::NeverIsFinite] {
+            let lying = |rng: &mut Rng| mutated(rng, kind, mutant);
             over(52, TIMELINES, 1, lying, retry_is_true).unwrap_err();
         }
     }

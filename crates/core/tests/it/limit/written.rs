@@ -5,7 +5,7 @@ use admittance_core::learn::{Ending, LimitAlgorithm, LimitRules, Sample};
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     None,
     /// The baseline is the least time ever seen.
     NeverForgets,
@@ -25,7 +25,7 @@ pub(crate) enum Twist {
     NotClamped,
 }
 
-impl Twist {
+impl Mutant {
     pub(crate) const ALL: [Self; 8] = [
         Self::NeverForgets,
         Self::GrowsIdle,
@@ -40,7 +40,7 @@ impl Twist {
 
 pub(crate) struct Written {
     rules: LimitRules,
-    twist: Twist,
+    mutant: Mutant,
     times: Vec<u64>,
     pub(crate) estimate: f64,
     next_ns: Option<u64>,
@@ -50,10 +50,10 @@ pub(crate) struct Written {
 
 impl Written {
     /// Recalibrations must have no jitter.
-    pub(crate) fn new(rules: LimitRules, twist: Twist) -> Self {
+    pub(crate) fn new(rules: LimitRules, mutant: Mutant) -> Self {
         Self {
             rules,
-            twist,
+            mutant,
             times: Vec::new(),
             estimate: f64::from(rules.initial),
             next_ns: None,
@@ -73,12 +73,12 @@ impl Written {
 
     pub(crate) fn settle(&mut self, sample: Sample, now_ns: u64) {
         let ending = match sample.ending {
-            Ending::Ignore if self.twist != Twist::IgnoreCounts => return,
-            Ending::Overload if self.twist != Twist::OverloadIsFine => Ending::Overload,
+            Ending::Ignore if self.mutant != Mutant::IgnoreCounts => return,
+            Ending::Overload if self.mutant != Mutant::OverloadIsFine => Ending::Overload,
             _ => Ending::Finish,
         };
         let most = self.rules.rtt_max.map_or(u64::MAX, |most| most.us().saturating_mul(1_000));
-        let is_late = sample.rtt_ns > most && self.twist != Twist::NoRttMax;
+        let is_late = sample.rtt_ns > most && self.mutant != Mutant::NoRttMax;
         let is_timed = ending == Ending::Finish && sample.rtt_ns > 0;
         if self.recalibrates(is_timed.then_some(sample.rtt_ns), now_ns) {
             return;
@@ -99,7 +99,7 @@ impl Written {
                 if let Some(least) = seen.iter().min() {
                     self.times = vec![*least];
                 }
-                if self.twist == Twist::ForgetsEstimate {
+                if self.mutant == Mutant::ForgetsEstimate {
                     self.estimate = f64::from(self.rules.initial);
                 }
                 self.recalibrating = None;
@@ -117,8 +117,8 @@ impl Written {
     fn step(&mut self, sample: Sample, is_overload: bool) {
         let LimitRules { smoothing, tolerance, backoff_ratio, .. } = self.rules;
         let window = self.rules.rtt_window as usize;
-        let from = match self.twist {
-            Twist::NeverForgets => 0,
+        let from = match self.mutant {
+            Mutant::NeverForgets => 0,
             _ => self.times.len().saturating_sub(window),
         };
         let noload = self.times[from..].iter().min().copied().unwrap_or(0) as f64;
@@ -132,16 +132,16 @@ impl Written {
                 0 => 1.0,
                 _ => (tolerance * noload / rtt).clamp(0.5, 1.0),
             };
-            let root = if self.twist == Twist::NoHeadroom { 0.0 } else { self.estimate.sqrt() };
+            let root = if self.mutant == Mutant::NoHeadroom { 0.0 } else { self.estimate.sqrt() };
             let new = self.estimate * gradient + root;
             (1.0 - smoothing) * self.estimate + smoothing * new
         };
         let is_idle = 2.0 * f64::from(sample.in_flight) < f64::from(sample.ceiling);
-        if is_idle && next > self.estimate && self.twist != Twist::GrowsIdle {
+        if is_idle && next > self.estimate && self.mutant != Mutant::GrowsIdle {
             return;
         }
         self.estimate = next;
-        if self.twist != Twist::NotClamped {
+        if self.mutant != Mutant::NotClamped {
             let (min, max) = (f64::from(self.rules.min), f64::from(self.rules.max));
             self.estimate = next.clamp(min, max);
         }

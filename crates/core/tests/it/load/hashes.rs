@@ -28,7 +28,7 @@ impl Keyed for Shipped {
 
 /// The mistakes, each of which somebody has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum HashMutant {
     None,
     /// A key times 2^31 − 1 times the number of the window, modulo 100: what this replaces. What
     /// lies below a percent is fair, so that only its own fault is found.
@@ -47,8 +47,8 @@ pub(crate) enum Twist {
     LengthIgnored,
 }
 
-/// The hash, written once more, and its twists.
-pub(crate) struct Written(pub(crate) Twist);
+/// The hash, written once more, and its mutants.
+pub(crate) struct Written(pub(crate) HashMutant);
 
 pub(crate) const WORDS: [u64; 4] =
     [0x6a09_e667_f3bc_c909, 0xbb67_ae85_84ca_a73b, 0x3c6e_f372_fe94_f82b, 0xa54f_f53a_5f1d_36f1];
@@ -56,8 +56,8 @@ pub(crate) const WORDS: [u64; 4] =
 impl Written {
     fn seed(&self, seed: u64) -> u64 {
         match self.0 {
-            Twist::SeedIgnored => WORDS[1],
-            Twist::SeedBare => seed ^ WORDS[1],
+            HashMutant::SeedIgnored => WORDS[1],
+            HashMutant::SeedBare => seed ^ WORDS[1],
             _ => (seed ^ WORDS[1]).wrapping_mul(WORDS[0]) ^ WORDS[2],
         }
     }
@@ -65,18 +65,18 @@ impl Written {
 
 impl Keyed for Written {
     fn number(&self, seed: u64, key: u64) -> u64 {
-        if self.0 == Twist::Original {
+        if self.0 == HashMutant::Original {
             return key;
         }
         let state = mix(key ^ WORDS[0], self.seed(seed)) ^ WORDS[2];
-        if self.0 == Twist::NoLastRound { state } else { stir(state, key) }
+        if self.0 == HashMutant::NoLastRound { state } else { stir(state, key) }
     }
 
     fn bytes(&self, seed: u64, key: &[u8]) -> u64 {
-        if self.0 == Twist::Original {
+        if self.0 == HashMutant::Original {
             return u64::from(original_of_text(key));
         }
-        let length = if self.0 == Twist::LengthIgnored { 0 } else { key.len() as u64 };
+        let length = if self.0 == HashMutant::LengthIgnored { 0 } else { key.len() as u64 };
         let mut state = self.seed(seed);
         let last = key.len().saturating_sub(1) / 16 * 16;
         let whole = |at: usize| little(&key[at..at + 8]);
@@ -85,7 +85,7 @@ impl Keyed for Written {
         }
         let rest = &key[last..];
         let (first, second) = match rest.len() {
-            _ if self.0 == Twist::LengthIgnored => {
+            _ if self.0 == HashMutant::LengthIgnored => {
                 (little(&rest[..rest.len().min(8)]), little(&rest[rest.len().min(8)..]))
             }
             0 => (0, 0),
@@ -96,19 +96,19 @@ impl Keyed for Written {
             _ => (little(&rest[..8]), little(&rest[rest.len() - 8..])),
         };
         let state = mix(first ^ state, second ^ WORDS[0] ^ length);
-        if self.0 == Twist::NoLastRound { state } else { stir(state, length) }
+        if self.0 == HashMutant::NoLastRound { state } else { stir(state, length) }
     }
 
     fn place(&self, hash: u64, moment: Moment) -> u32 {
-        let phase = if self.0 == Twist::Unstaggered { 0 } else { hash >> 32 };
+        let phase = if self.0 == HashMutant::Unstaggered { 0 } else { hash >> 32 };
         let window = moment.to_bits().wrapping_add(phase) >> 32;
         let mixed = match self.0 {
-            Twist::WindowIgnored => stir(mix(hash ^ WORDS[2], WORDS[3]), hash),
-            Twist::OneRoundOfWindow => mix(hash ^ WORDS[2], window ^ WORDS[3]),
+            HashMutant::WindowIgnored => stir(mix(hash ^ WORDS[2], WORDS[3]), hash),
+            HashMutant::OneRoundOfWindow => mix(hash ^ WORDS[2], window ^ WORDS[3]),
             _ => stir(mix(hash ^ WORDS[2], window ^ WORDS[3]), hash),
         };
         let place = mixed >> 32;
-        if self.0 == Twist::Original {
+        if self.0 == HashMutant::Original {
             let window = low32(moment.to_bits() >> 32).wrapping_add(1);
             let percent = u64::from(original(low32(hash), window));
             return low32(((percent << 32) + place) / 100);

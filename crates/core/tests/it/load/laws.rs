@@ -66,18 +66,18 @@ pub(crate) enum JitterFlaw {
     Unbounded,
 }
 
-/// The law of the standard deviation in floating point, and its flaws.
+/// The law of the standard deviation in floating point, and its mutants.
 pub(crate) struct FloatJitter {
     rules: JitterRules,
     delays: Vec<f64>,
     percent: i32,
     run: i64,
-    flaw: JitterFlaw,
+    mutant: JitterFlaw,
 }
 
 impl FloatJitter {
-    pub(crate) fn new(rules: JitterRules, flaw: JitterFlaw) -> Self {
-        Self { rules, delays: Vec::new(), percent: 100, run: 0, flaw }
+    pub(crate) fn new(rules: JitterRules, mutant: JitterFlaw) -> Self {
+        Self { rules, delays: Vec::new(), percent: 100, run: 0, mutant }
     }
 
     fn deviation(&self) -> f64 {
@@ -87,14 +87,14 @@ impl FloatJitter {
         }
         let mean = self.delays.iter().sum::<f64>() / count;
         let squares: f64 = self.delays.iter().map(|delay| (delay - mean).powi(2)).sum();
-        let others = if self.flaw == JitterFlaw::Population { count } else { count - 1.0 };
+        let others = if self.mutant == JitterFlaw::Population { count } else { count - 1.0 };
         libm::sqrt(squares / others)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the original truncates")]
     fn step(&self) -> i32 {
         let run = self.run.unsigned_abs() as f64;
-        match self.flaw {
+        match self.mutant {
             JitterFlaw::RoundedUp => run.powf(1.5).ceil() as i32,
             JitterFlaw::OtherExponent => run.powf(1.3) as i32,
             _ => (run * libm::sqrt(run) + 1e-9) as i32,
@@ -117,13 +117,14 @@ impl Law for FloatJitter {
     fn adjust(&mut self, _: Micros, seen: &Seen) -> Verdict {
         let deviation = self.deviation();
         let loaded = seen.load.reaches(self.rules.load_target);
-        let falls = loaded || self.flaw != JitterFlaw::DecreaseNeedsLoad;
-        let longest = if self.flaw == JitterFlaw::Unbounded { i64::MAX } else { 50 };
+        let falls = loaded || self.mutant != JitterFlaw::DecreaseNeedsLoad;
+        let longest = if self.mutant == JitterFlaw::Unbounded { i64::MAX } else { 50 };
         self.run = if deviation > self.rules.upper.us() as f64 && falls {
-            let before = if self.flaw == JitterFlaw::NoReset { -self.run.abs() } else { self.run };
+            let before =
+                if self.mutant == JitterFlaw::NoReset { -self.run.abs() } else { self.run };
             (before.min(0) - 1).max(-longest)
         } else if deviation < self.rules.lower.us() as f64 && loaded {
-            let before = if self.flaw == JitterFlaw::NoReset { self.run.abs() } else { self.run };
+            let before = if self.mutant == JitterFlaw::NoReset { self.run.abs() } else { self.run };
             (before.max(0) + 1).min(longest)
         } else {
             0
@@ -179,10 +180,10 @@ pub(crate) enum DelayFlaw {
     HoldIsClamped,
 }
 
-/// The law of the standing queue, written more simply, and its flaws.
+/// The law of the standing queue, written more simply, and its mutants.
 pub(crate) struct Simple {
     rules: DelayRules,
-    flaw: DelayFlaw,
+    mutant: DelayFlaw,
     level: u64,
     good: u64,
     run: u64,
@@ -193,10 +194,10 @@ pub(crate) struct Simple {
 }
 
 impl Simple {
-    pub(crate) fn new(rules: DelayRules, paths: usize, flaw: DelayFlaw) -> Self {
+    pub(crate) fn new(rules: DelayRules, paths: usize, mutant: DelayFlaw) -> Self {
         Self {
             rules,
-            flaw,
+            mutant,
             level: FULL,
             good: FULL,
             run: 0,
@@ -207,8 +208,8 @@ impl Simple {
         }
     }
 
-    fn is(&self, flaw: DelayFlaw) -> bool {
-        self.flaw == flaw
+    fn is(&self, mutant: DelayFlaw) -> bool {
+        self.mutant == mutant
     }
 
     fn delay(&mut self) -> Option<Span> {
@@ -234,7 +235,7 @@ impl Simple {
             && !self.is(DelayFlaw::NoHold)
         {
             let longest = Span::from_secs(1);
-            let hold = match self.flaw {
+            let hold = match self.mutant {
                 DelayFlaw::HoldIsClamped => before.clamp(self.rules.interval, longest),
                 _ => before.min(longest).max(self.rules.interval),
             };
@@ -249,7 +250,7 @@ impl Simple {
         }
         let target = u128::from(self.rules.target.us());
         let over = u128::from(delay.us()) - target;
-        let (lost, of) = match self.flaw {
+        let (lost, of) = match self.mutant {
             DelayFlaw::CutUnbounded => (over.min(2 * target), 2 * target),
             DelayFlaw::CutByDelay => (over, 2 * u128::from(delay.us())),
             _ => (over.min(target), 2 * target),
@@ -274,7 +275,7 @@ impl Simple {
         self.rises_at = now + self.rules.rise_every;
         // Where begun work is counted, all of it could be served: that is all the checks say.
         let good = if seen.begun > 0 { FULL / 32 * 31 } else { self.good };
-        let next = match self.flaw {
+        let next = match self.mutant {
             DelayFlaw::RiseSlow => self.level + FULL / 100,
             DelayFlaw::RiseAtOnce => FULL,
             _ if self.level < good => (self.level * 3 / 2).min(good),

@@ -28,7 +28,7 @@ impl Shed for Shipped {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum LevelMutant {
     /// `<=`: a place more than the level says, and one at a level of nothing.
     OffByOne,
     /// The same threshold in every class: nobody is shed first.
@@ -41,7 +41,7 @@ pub(crate) enum Flaw {
     Saturated,
 }
 
-impl Shed for Flaw {
+impl Shed for LevelMutant {
     fn cut(&self, level: Level, recent: &Traffic) -> u64 {
         let first = recent.0.iter().flatten().position(|offered| *offered > 0);
         match self {

@@ -241,7 +241,7 @@ pub(crate) fn says_what_the_original_says<W: Window>() -> Check {
 
 /// A window with the mistakes of others: `POPULATION` divides by n, `WRAPPING` sums in 64 bits as
 /// the original does, `ROUNDED` compares a deviation that has been rounded down.
-pub(crate) struct Flawed<const MISTAKE: u8> {
+pub(crate) struct MutantSamples<const MUTANT: u8> {
     window: usize,
     delays: VecDeque<u64>,
 }
@@ -250,7 +250,7 @@ pub(crate) const POPULATION: u8 = 0;
 pub(crate) const WRAPPING: u8 = 1;
 pub(crate) const ROUNDED: u8 = 2;
 
-impl<const MISTAKE: u8> Flawed<MISTAKE> {
+impl<const MUTANT: u8> MutantSamples<MUTANT> {
     fn variance(&self) -> (u128, u128) {
         let count = self.delays.len() as u64;
         let sum = self.delays.iter().fold(0u64, |sum, us| sum.wrapping_add(*us));
@@ -260,19 +260,19 @@ impl<const MISTAKE: u8> Flawed<MISTAKE> {
             return (0, 1);
         }
         let count = u128::from(count);
-        if MISTAKE == WRAPPING {
+        if MUTANT == WRAPPING {
             let numerator = (count * u128::from(squares)).saturating_sub(u128::from(sum).pow(2));
             return (numerator, count * (count - 1));
         }
         let wide = |us: &u64| u128::from(*us);
         let sum: u128 = self.delays.iter().map(wide).sum();
         let squares: u128 = self.delays.iter().map(|us| wide(us) * wide(us)).sum();
-        let others = if MISTAKE == POPULATION { count } else { count - 1 };
+        let others = if MUTANT == POPULATION { count } else { count - 1 };
         (count * squares - sum * sum, count * others)
     }
 }
 
-impl<const MISTAKE: u8> Window for Flawed<MISTAKE> {
+impl<const MUTANT: u8> Window for MutantSamples<MUTANT> {
     fn of(window: usize) -> Self {
         Self { window: window.min(Recent::WINDOW_MAX), delays: VecDeque::new() }
     }
@@ -297,20 +297,12 @@ impl<const MISTAKE: u8> Window for Flawed<MISTAKE> {
     fn is_above(&self, threshold: Span) -> bool {
         let (numerator, denominator) = self.variance();
         let square = u128::from(threshold.us().min(1 << 41)).pow(2);
-        if MISTAKE == ROUNDED {
-            self.spread() > threshold
-        } else {
-            numerator > square * denominator
-        }
+        if MUTANT == ROUNDED { self.spread() > threshold } else { numerator > square * denominator }
     }
 
     fn is_below(&self, threshold: Span) -> bool {
         let (numerator, denominator) = self.variance();
         let square = u128::from(threshold.us().min(1 << 41)).pow(2);
-        if MISTAKE == ROUNDED {
-            self.spread() < threshold
-        } else {
-            numerator < square * denominator
-        }
+        if MUTANT == ROUNDED { self.spread() < threshold } else { numerator < square * denominator }
     }
 }

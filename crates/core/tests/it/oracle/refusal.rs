@@ -156,13 +156,13 @@ fn a_refusal_names_the_largest_value_that_fits() {
 
 #[test]
 fn a_refusal_that_names_another_value_is_caught() {
-    for twist in [-1_i64, 1] {
+    for mutant in [-1_i64, 1] {
         for constructor in EVERY {
             let mut rng = generator(32);
-            let twisted = |given: &[u64]| {
+            let mutated = |given: &[u64]| {
                 (constructor.build)(given).map_err(|invalid| match invalid {
                     Invalid::TooLarge { parameter, given, max } => {
-                        let max = max.saturating_add_signed(twist);
+                        let max = max.saturating_add_signed(mutant);
                         Invalid::TooLarge { parameter, given, max }
                     }
                     other => other,
@@ -170,9 +170,9 @@ fn a_refusal_that_names_another_value_is_caught() {
             };
             let caught = (0..1_000).any(|_| {
                 let given: Vec<u64> = constructor.names.iter().map(|_| extreme(&mut rng)).collect();
-                advice_is_right(constructor.names, twisted, &given).is_err()
+                advice_is_right(constructor.names, mutated, &given).is_err()
             });
-            assert!(caught, "{:?} {twist}", constructor.names);
+            assert!(caught, "{:?} {mutant}", constructor.names);
         }
     }
 }

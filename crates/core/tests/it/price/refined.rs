@@ -36,7 +36,7 @@ impl Refine for Shipped {
 
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     /// What suits the sample is taken, better or not.
     Always,
     /// The prior stays.
@@ -51,8 +51,8 @@ pub(crate) enum Twist {
     OnlySuited,
 }
 
-pub(crate) struct Twisted {
-    twist: Twist,
+pub(crate) struct MutantRefiner {
+    mutant: Mutant,
     budgets: Budgets,
     period: Span,
     window: Span,
@@ -62,17 +62,17 @@ pub(crate) struct Twisted {
     bids: Vec<Bid>,
 }
 
-impl Twisted {
-    pub(crate) fn boxed(twist: Twist) -> impl Fn(Budgets, Span, Span, Prices) -> Box<dyn Refine> {
+impl MutantRefiner {
+    pub(crate) fn boxed(mutant: Mutant) -> impl Fn(Budgets, Span, Span, Prices) -> Box<dyn Refine> {
         move |budgets, period, window, prices| {
             let (since, frozen, bids) = (None, false, Vec::new());
-            Box::new(Self { twist, budgets, period, window, prices, since, frozen, bids })
+            Box::new(Self { mutant, budgets, period, window, prices, since, frozen, bids })
         }
     }
 
     fn refined(&self) -> Prices {
-        let scale = match self.twist {
-            Twist::NotScaled => 1.0,
+        let scale = match self.mutant {
+            Mutant::NotScaled => 1.0,
             _ => self.window.us() as f64 / self.period.us() as f64,
         };
         let budgets = self.budgets.scaled(scale);
@@ -85,18 +85,18 @@ impl Twisted {
         let kinds: Vec<Kind> = self.bids.iter().map(kind).collect();
         let suited = solve(&kinds, budgets).prices;
         let earns = |prices: Prices| earned(&self.bids, budgets, prices);
-        let zero = if self.twist == Twist::OnlySuited { suited } else { Prices::ZERO };
+        let zero = if self.mutant == Mutant::OnlySuited { suited } else { Prices::ZERO };
         let other = if earns(zero) > earns(suited) { zero } else { suited };
-        match self.twist {
-            Twist::Always => suited,
-            Twist::Never => self.prices,
+        match self.mutant {
+            Mutant::Always => suited,
+            Mutant::Never => self.prices,
             _ if earns(other) > earns(self.prices) => other,
             _ => self.prices,
         }
     }
 }
 
-impl Refine for Twisted {
+impl Refine for MutantRefiner {
     fn prices(&self) -> Prices {
         self.prices
     }
@@ -107,11 +107,11 @@ impl Refine for Twisted {
         }
         if now.since(*self.since.get_or_insert(now)) >= self.window {
             self.prices = self.refined();
-            self.frozen = self.twist != Twist::NotFrozen;
+            self.frozen = self.mutant != Mutant::NotFrozen;
             self.since = Some(now);
             self.bids.clear();
         }
-        if self.twist != Twist::OnlyAdmitted || self.prices.admits(bid) {
+        if self.mutant != Mutant::OnlyAdmitted || self.prices.admits(bid) {
             self.bids.push(*bid);
         }
         None

@@ -34,7 +34,7 @@ pub(crate) type Admitted = Box<dyn Fn(&Kind) -> bool>;
 
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     None,
     /// Prices are rounded down.
     Down,
@@ -57,22 +57,22 @@ pub(crate) fn shipped(prices: [f64; 3], asked: &Asked) -> bool {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-pub(crate) fn twisted(twist: Twist, prices: [f64; 3], asked: &Asked) -> bool {
-    if twist == Twist::Floats {
+pub(crate) fn mutated(mutant: Mutant, prices: [f64; 3], asked: &Asked) -> bool {
+    if mutant == Mutant::Floats {
         return asked.value >= prices[0] + prices[1] * asked.cost as f64 + prices[2] * asked.hold();
     }
     let up = |number: f64| (number * 2.0_f64.powi(64)).ceil() as u128;
     let down = |number: f64| (number * 2.0_f64.powi(64)).floor() as u128;
-    let value = if twist == Twist::ValueDown { down(asked.value) } else { up(asked.value) };
+    let value = if mutant == Mutant::ValueDown { down(asked.value) } else { up(asked.value) };
     let (cost, hold) = (u128::from(asked.cost), u128::from(asked.hold_us));
-    let given = match twist {
-        Twist::NothingGiven | Twist::ValueDown => 0,
+    let given = match mutant {
+        Mutant::NothingGiven | Mutant::ValueDown => 0,
         _ => ((value >> 51) + 1 + cost) * 1_000 + hold,
     };
     let offers = value * 1_000 + given;
-    let prices = prices.map(|price| if twist == Twist::Down { down(price) } else { up(price) });
+    let prices = prices.map(|price| if mutant == Mutant::Down { down(price) } else { up(price) });
     let [rate, of_cost, of_hold] = prices;
-    let asks = if twist == Twist::Wraps {
+    let asks = if mutant == Mutant::Wraps {
         rate.wrapping_add(of_cost.wrapping_mul(cost))
             .wrapping_mul(1_000)
             .wrapping_add(of_hold.wrapping_mul(hold))
@@ -81,7 +81,7 @@ pub(crate) fn twisted(twist: Twist, prices: [f64; 3], asked: &Asked) -> bool {
             .saturating_mul(1_000)
             .saturating_add(of_hold.saturating_mul(hold))
     };
-    if twist == Twist::Strictly { offers - given > asks } else { offers >= asks }
+    if mutant == Mutant::Strictly { offers - given > asks } else { offers >= asks }
 }
 
 /// Prices and values as somebody writes them, in decimals: whoever offers the price passes.
@@ -242,13 +242,13 @@ pub(crate) fn solved(kinds: &[Kind], budgets: Budgets) -> Admitted {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
-pub(crate) fn solved_and(twist: Twist) -> impl Fn(&[Kind], Budgets) -> Admitted {
+pub(crate) fn solved_and(mutant: Mutant) -> impl Fn(&[Kind], Budgets) -> Admitted {
     move |kinds, budgets| {
         let solved = solve(kinds, budgets);
         Box::new(move |kind| {
             let hold_us = (kind.hold * 1_000.0).round() as u64;
             let asked = Asked { value: kind.value, cost: kind.cost, hold_us };
-            twisted(twist, [solved.rate, solved.cost, solved.concurrency], &asked)
+            mutated(mutant, [solved.rate, solved.cost, solved.concurrency], &asked)
         })
     }
 }

@@ -7,7 +7,7 @@ use crate::price::instances::{amounts, apart, dual, uses};
 
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     /// The rule as it is.
     None,
     /// Only points where nothing is free are tried, and the origin.
@@ -33,18 +33,18 @@ pub(crate) enum Twist {
     Marginal,
 }
 
-pub(crate) fn solve(twist: Twist, kinds: &[Kind], budgets: Budgets) -> [f64; 3] {
-    let budgets = match twist {
-        Twist::Marginal => return [0.0; 3],
-        Twist::Densest => return densest(kinds, budgets),
-        Twist::TwoBudgets => Budgets { concurrency: None, ..budgets },
+pub(crate) fn solve(mutant: Mutant, kinds: &[Kind], budgets: Budgets) -> [f64; 3] {
+    let budgets = match mutant {
+        Mutant::Marginal => return [0.0; 3],
+        Mutant::Densest => return densest(kinds, budgets),
+        Mutant::TwoBudgets => Budgets { concurrency: None, ..budgets },
         _ => budgets,
     };
-    let kinds = if twist == Twist::TwiceCounted { kinds.to_vec() } else { apart(kinds) };
-    let points = points(twist, &kinds, budgets);
+    let kinds = if mutant == Mutant::TwiceCounted { kinds.to_vec() } else { apart(kinds) };
+    let points = points(mutant, &kinds, budgets);
     let worth = |prices: &[f64; 3]| dual(&kinds, budgets, *prices);
     let least = points.iter().map(worth).fold(f64::INFINITY, f64::min);
-    let most = if twist == Twist::NoTolerance { least } else { least + least.abs() * 1e-10 };
+    let most = if mutant == Mutant::NoTolerance { least } else { least + least.abs() * 1e-10 };
     let refused = |prices: &[f64; 3]| {
         let refused = |kind: &&Kind| below(kind.value, price(*prices, uses(kind)));
         kinds.iter().filter(refused).count()
@@ -57,18 +57,19 @@ pub(crate) fn solve(twist: Twist, kinds: &[Kind], budgets: Budgets) -> [f64; 3] 
             () => std::cmp::Ordering::Equal,
         };
         let refused = refused(one).cmp(&refused(other));
-        let refused = match twist {
-            Twist::LeastSelective => refused.reverse(),
-            Twist::NotCounted => std::cmp::Ordering::Equal,
+        let refused = match mutant {
+            Mutant::LeastSelective => refused.reverse(),
+            Mutant::NotCounted => std::cmp::Ordering::Equal,
             _ => refused,
         };
-        let [first, second, third] = if twist == Twist::RateFirst { [0, 1, 2] } else { [2, 1, 0] };
+        let [first, second, third] =
+            if mutant == Mutant::RateFirst { [0, 1, 2] } else { [2, 1, 0] };
         refused.then(larger(first)).then(larger(second)).then(larger(third))
     };
     *equal.max_by(order).unwrap()
 }
 
-fn points(twist: Twist, kinds: &[Kind], budgets: Budgets) -> Vec<[f64; 3]> {
+fn points(mutant: Mutant, kinds: &[Kind], budgets: Budgets) -> Vec<[f64; 3]> {
     let axis = |budget: usize| {
         let mut plane = [0.0; 4];
         plane[budget] = 1.0;
@@ -85,7 +86,7 @@ fn points(twist: Twist, kinds: &[Kind], budgets: Budgets) -> Vec<[f64; 3]> {
             [rate, cost, hold, kind.value]
         })
         .collect();
-    if twist != Twist::NoAxes {
+    if mutant != Mutant::NoAxes {
         planes.extend(priced.iter().map(|&budget| axis(budget)));
     }
     let mut points = vec![[0.0; 3]];
@@ -93,7 +94,7 @@ fn points(twist: Twist, kinds: &[Kind], budgets: Budgets) -> Vec<[f64; 3]> {
         let mut three = fixed.clone();
         three.extend(some.iter().map(|&plane| planes[plane]));
         if let Some(point) = cramer(&three)
-            && (twist == Twist::Negative || point.iter().all(|&price| price >= 0.0))
+            && (mutant == Mutant::Negative || point.iter().all(|&price| price >= 0.0))
         {
             points.push(point);
         }

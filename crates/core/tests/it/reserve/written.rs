@@ -7,7 +7,7 @@ use crate::reserve::samples::whole;
 
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     /// The formulas as they are.
     None,
     /// Every step is as long as the first.
@@ -45,7 +45,7 @@ pub(crate) enum Twist {
 /// A learner, and predictions beside it.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
-    twist: Twist,
+    mutant: Mutant,
     hold: f64,
     overrun: f64,
     min: f64,
@@ -60,18 +60,18 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    pub(crate) fn new(rules: ReserveRules, twist: Twist) -> Self {
+    pub(crate) fn new(rules: ReserveRules, mutant: Mutant) -> Self {
         let (min, max) = (rules.min() as f64, rules.max() as f64);
         let (hold, overrun) = (rules.weights().hold as f64, rules.weights().overrun as f64);
         let (hold, overrun) =
-            if twist == Twist::FractileSwapped { (overrun, hold) } else { (hold, overrun) };
+            if mutant == Mutant::FractileSwapped { (overrun, hold) } else { (hold, overrun) };
         let start = overrun / (hold + overrun);
-        let start = if twist == Twist::StartsInTheMiddle { 0.5 } else { start };
-        let forgets = rules.memory().filter(|_| twist != Twist::NeverForgets);
+        let start = if mutant == Mutant::StartsInTheMiddle { 0.5 } else { start };
+        let forgets = rules.memory().filter(|_| mutant != Mutant::NeverForgets);
         let memory = forgets.map_or(f64::INFINITY, |memory| f64::from(memory.get()));
         let r = min + start * (max - min);
         let (behind, gap) = (0.0, 0.0);
-        Self { twist, hold, overrun, min, max, memory, r, t: 0.0, behind, gap, judged: 0.0 }
+        Self { mutant, hold, overrun, min, max, memory, r, t: 0.0, behind, gap, judged: 0.0 }
     }
 
     fn loss(&self, r: f64, c: f64) -> f64 {
@@ -85,9 +85,9 @@ impl Written {
     fn descend(&mut self, c: f64) {
         self.t += 1.0;
         let t = self.t.min(self.memory);
-        let root = match self.twist {
-            Twist::StepConstant => 1.0,
-            Twist::StepHarmonic => t,
+        let root = match self.mutant {
+            Mutant::StepConstant => 1.0,
+            Mutant::StepHarmonic => t,
             _ => t.sqrt(),
         };
         let slope = match self.r.partial_cmp(&c) {
@@ -95,10 +95,10 @@ impl Written {
             Some(std::cmp::Ordering::Less) => -self.overrun,
             _ => 0.0,
         };
-        let slope = if self.twist == Twist::SlopeFlipped { -slope } else { slope };
+        let slope = if self.mutant == Mutant::SlopeFlipped { -slope } else { slope };
         let step = (self.max - self.min) / self.hold.max(self.overrun) / root;
         let moved = self.r - step * slope;
-        self.r = if self.twist == Twist::NotProjected { moved } else { self.kept(moved) };
+        self.r = if self.mutant == Mutant::NotProjected { moved } else { self.kept(moved) };
     }
 
     fn judge(&mut self, p: f64, c: f64) {
@@ -117,7 +117,7 @@ impl Written {
         self.gap += (self.trust() * more - mixed).max(0.0);
         self.behind += more;
         self.judged += 1.0;
-        if self.judged >= self.memory && self.twist != Twist::HedgeNeverForgets {
+        if self.judged >= self.memory && self.mutant != Mutant::HedgeNeverForgets {
             (self.behind, self.gap, self.judged) = (0.0, 0.0, 0.0);
         }
     }
@@ -136,7 +136,7 @@ impl Estimate for Written {
 
     fn whole(&self, prediction: Option<u64>) -> u64 {
         let r = self.kept(self.exact(prediction));
-        if self.twist == Twist::RoundedToNearest {
+        if self.mutant == Mutant::RoundedToNearest {
             return whole(r);
         }
         let (down, up) = (r.floor(), r.ceil());
@@ -149,27 +149,27 @@ impl Estimate for Written {
         if let Some(p) = prediction {
             self.judge(self.kept(p as f64), c);
         }
-        if prediction.is_none() || self.twist != Twist::LearnerStarved {
+        if prediction.is_none() || self.mutant != Mutant::LearnerStarved {
             self.descend(c);
         }
     }
 
     fn learn_stopped(&mut self, served: u64) {
         let c = self.kept(served as f64 + 1.0);
-        if c > self.r || self.twist == Twist::StoppedIsEnded {
+        if c > self.r || self.mutant == Mutant::StoppedIsEnded {
             self.descend(c);
         }
     }
 
     fn trust(&self) -> f64 {
-        if self.gap <= 0.0 || self.twist == Twist::HedgeIgnored {
+        if self.gap <= 0.0 || self.mutant == Mutant::HedgeIgnored {
             return 0.5;
         }
         let rate = std::f64::consts::LN_2 / self.gap;
-        let rate = match self.twist {
-            Twist::HedgeInverted => -rate,
-            Twist::HedgeLeader => f64::MAX,
-            Twist::HedgeDull => rate / 1_000.0,
+        let rate = match self.mutant {
+            Mutant::HedgeInverted => -rate,
+            Mutant::HedgeLeader => f64::MAX,
+            Mutant::HedgeDull => rate / 1_000.0,
             _ => rate,
         };
         1.0 / (1.0 + (rate * self.behind).exp())

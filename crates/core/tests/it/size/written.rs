@@ -7,7 +7,7 @@ use crate::size::demand::ORDER_COST;
 
 /// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     /// The formulas as they are.
     None,
     /// The first step is as long as the whole range, ε is tiny, and the first window sets nothing.
@@ -31,7 +31,7 @@ pub(crate) enum Twist {
 /// A learner, and predictions beside it if `predicts`.
 #[derive(Clone, Debug)]
 pub(crate) struct Written {
-    twist: Twist,
+    mutant: Mutant,
     predicts: bool,
     size_max: f64,
     demand_max: f64,
@@ -44,10 +44,10 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    pub(crate) fn learned(cost: LeaseCost, twist: Twist) -> Self {
+    pub(crate) fn learned(cost: LeaseCost, mutant: Mutant) -> Self {
         let size_max = cost.size_max().units() as f64;
         let mut written = Self {
-            twist,
+            mutant,
             predicts: false,
             size_max,
             demand_max: cost.demand_max().units() as f64,
@@ -64,8 +64,8 @@ impl Written {
         written
     }
 
-    pub(crate) fn predictive(cost: LeaseCost, twist: Twist) -> Self {
-        Self { predicts: true, ..Self::learned(cost, twist) }
+    pub(crate) fn predictive(cost: LeaseCost, mutant: Mutant) -> Self {
+        Self { predicts: true, ..Self::learned(cost, mutant) }
     }
 
     fn suits(&self, demand: f64) -> f64 {
@@ -73,7 +73,7 @@ impl Written {
     }
 
     fn kept(&self, x: f64) -> f64 {
-        if self.twist == Twist::NotClamped { x } else { x.max(0.0).min(self.size_max.ln()) }
+        if self.mutant == Mutant::NotClamped { x } else { x.max(0.0).min(self.size_max.ln()) }
     }
 
     fn pays(demand: f64, x: f64) -> f64 {
@@ -81,14 +81,14 @@ impl Written {
     }
 
     fn learn(&mut self, demand: f64) {
-        let textbook = self.twist == Twist::TextbookStart;
+        let textbook = self.mutant == Mutant::TextbookStart;
         if self.squares == 0.0 && !textbook {
             self.x = self.suits(demand);
             self.squares = (self.x.exp() / 2.0).powi(2);
             return;
         }
         let uphill = self.x.exp() / 2.0 - ORDER_COST * demand / self.x.exp();
-        let slope = if self.twist == Twist::SlopeFlipped { -uphill } else { uphill };
+        let slope = if self.mutant == Mutant::SlopeFlipped { -uphill } else { uphill };
         self.squares += slope * slope;
         let (rate, tiny) = if textbook { (self.size_max.ln(), 1e-8) } else { (1.0, 0.0) };
         self.x = self.kept(self.x - rate * slope / (tiny + self.squares).sqrt());
@@ -101,20 +101,20 @@ impl Size for Written {
         let size = (weight * self.predicted + (1.0 - weight) * self.x).exp();
         let below = size.floor();
         let whole = if size > (below * (below + 1.0)).sqrt() { below + 1.0 } else { below };
-        if self.twist == Twist::NotClamped {
+        if self.mutant == Mutant::NotClamped {
             return saturated(whole);
         }
         saturated(whole).clamp(1, saturated(self.size_max))
     }
 
     fn feed(&mut self, demand: u64) {
-        if demand > 0 || self.twist == Twist::RestCounts {
+        if demand > 0 || self.mutant == Mutant::RestCounts {
             let demand = (demand as f64).min(self.demand_max);
             let (predicted, learned) =
                 (Self::pays(demand, self.predicted), Self::pays(demand, self.x));
             self.sums = (self.sums.0 + predicted, self.sums.1 + learned);
-            let most = match self.twist {
-                Twist::HedgeForgives => 1_000.0,
+            let most = match self.mutant {
+                Mutant::HedgeForgives => 1_000.0,
                 _ => ORDER_COST * self.demand_max + 0.5 + self.size_max / 2.0 + 1_000.0,
             };
             self.behind = (self.behind + (predicted - learned)).max(-most).min(most);
@@ -130,10 +130,10 @@ impl Size for Written {
 
     fn trust(&self) -> f64 {
         let of = |cost: f64| (-0.01 * cost).exp();
-        match self.twist {
-            Twist::HedgeInverted => 1.0 / (1.0 + of(self.behind)),
-            Twist::HedgeIgnored => 0.5,
-            Twist::SumsApart => of(self.sums.0) / (of(self.sums.0) + of(self.sums.1)),
+        match self.mutant {
+            Mutant::HedgeInverted => 1.0 / (1.0 + of(self.behind)),
+            Mutant::HedgeIgnored => 0.5,
+            Mutant::SumsApart => of(self.sums.0) / (of(self.sums.0) + of(self.sums.1)),
             _ => 1.0 / (1.0 + of(-self.behind)),
         }
     }

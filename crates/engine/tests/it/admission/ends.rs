@@ -6,7 +6,7 @@ use admittance::admission::Request;
 use admittance::budget::{Budget, Flow, LeaseKey, Settlement};
 use admittance::{Atomicity, Cadence, StoreError, Window};
 
-use crate::admission::{Flaw, Here, InTwo, KEYS, Kind, MINUTE, Rules, Stored, World, run, told};
+use crate::admission::{Here, InTwo, KEYS, Kind, MINUTE, Mutant, Rules, Stored, World, run, told};
 
 /// The ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +47,11 @@ impl End {
     }
 }
 
-fn world<K: Kind>(flaw: Flaw) -> World<K> {
+fn world<K: Kind>(mutant: Mutant) -> World<K> {
     let day = Cadence::Day { offset_minutes: 0 };
     let budgets = vec![Budget::new(100, day).unwrap()];
     let strategy = Window::fixed(100, MINUTE).unwrap().into();
-    World::new(Rules { strategy, budgets, ..Rules::plain() }, flaw)
+    World::new(Rules { strategy, budgets, ..Rules::plain() }, mutant)
 }
 
 const COST: u64 = 20;
@@ -61,9 +61,9 @@ async fn ended<K: Kind>(
     debits: &[u64],
     settles: Option<u64>,
     end: End,
-    flaw: Flaw,
+    mutant: Mutant,
 ) -> Result<(), String> {
-    let world = world::<K>(flaw);
+    let world = world::<K>(mutant);
     let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
     let mut work = got.work.unwrap();
     for &units in debits {
@@ -107,11 +107,11 @@ async fn ended<K: Kind>(
     if is == must { Ok(()) } else { Err(format!("{is:?} instead of {must:?}")) }
 }
 
-fn every_end<K: Kind>(flaw: Flaw) -> Result<(), String> {
+fn every_end<K: Kind>(mutant: Mutant) -> Result<(), String> {
     for debits in [&[][..], &[0], &[7], &[7, 8], &[25]] {
         for settles in [None, Some(0), Some(5), Some(COST), Some(30)] {
             for end in End::ALL {
-                let checked = run(ended::<K>(debits, settles, end, flaw));
+                let checked = run(ended::<K>(debits, settles, end, mutant));
                 checked.map_err(|why| format!("{debits:?} {settles:?} {end:?}: {why}"))?;
             }
         }
@@ -121,28 +121,28 @@ fn every_end<K: Kind>(flaw: Flaw) -> Result<(), String> {
 
 #[test]
 fn an_admission_ends_once_and_costs_what_is_documented_in_this_process() {
-    every_end::<Here>(Flaw::Nothing).unwrap();
+    every_end::<Here>(Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn an_admission_ends_once_and_costs_what_is_documented_in_a_store() {
-    every_end::<Stored>(Flaw::Nothing).unwrap();
+    every_end::<Stored>(Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn an_admission_ends_once_and_costs_what_is_documented_in_two_places() {
-    every_end::<InTwo>(Flaw::Nothing).unwrap();
+    every_end::<InTwo>(Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn a_reservation_that_a_drop_forgets_is_noticed() {
-    assert!(every_end::<Here>(Flaw::ForgetsTheReservation).is_err());
-    assert!(every_end::<Stored>(Flaw::ForgetsTheReservation).is_err());
-    assert!(every_end::<InTwo>(Flaw::ForgetsTheReservation).is_err());
+    assert!(every_end::<Here>(Mutant::ForgetsTheReservation).is_err());
+    assert!(every_end::<Stored>(Mutant::ForgetsTheReservation).is_err());
+    assert!(every_end::<InTwo>(Mutant::ForgetsTheReservation).is_err());
 }
 
 async fn settled_once<K: Kind>() {
-    let world = world::<K>(Flaw::Nothing);
+    let world = world::<K>(Mutant::Nothing);
     let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
     let mut work = got.work.unwrap();
     let error = work.settle(Budget::UNITS_MAX + 1).await.unwrap_err();
@@ -171,7 +171,7 @@ fn only_the_first_settlement_counts_and_nothing_is_debited_after_it() {
 
 /// A settlement that was begun and that nobody waited for.
 async fn settled_late<K: Kind>() {
-    let world = world::<K>(Flaw::Nothing);
+    let world = world::<K>(Mutant::Nothing);
     let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
     let mut work = got.work.unwrap();
     drop(work.settle(7));
@@ -190,7 +190,7 @@ fn a_settlement_whose_future_was_dropped_is_told_when_the_admission_ends() {
 
 /// More than can be counted, of which nobody heard that it cannot.
 async fn settled_too_much<K: Kind>() {
-    let world = world::<K>(Flaw::Nothing);
+    let world = world::<K>(Mutant::Nothing);
     let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
     let mut work = got.work.unwrap();
     assert_eq!(work.debit(3).await.unwrap().flow, Flow::GoOn);
@@ -210,7 +210,7 @@ fn a_settlement_that_cannot_be_counted_keeps_no_reservation() {
 
 /// What was said first, also if nobody waited for it.
 async fn settled_twice<K: Kind>() {
-    let world = world::<K>(Flaw::Nothing);
+    let world = world::<K>(Mutant::Nothing);
     let got = world.admit(Atomicity::All, Request::new(KEYS[0]).cost(COST)).await;
     let mut work = got.work.unwrap();
     drop(work.settle(7));
@@ -231,7 +231,7 @@ fn only_the_first_settlement_counts_also_if_its_future_was_dropped() {
 /// Numbers of the caller's own, as small as those that a process counts.
 #[test]
 fn a_lease_that_its_caller_names_is_nobody_elses() {
-    let world = world::<Here>(Flaw::Nothing);
+    let world = world::<Here>(Mutant::Nothing);
     let admit = |request| Here::admit_sync(&world.all, request).unwrap().admitted().unwrap();
     let first = admit(Request::new(KEYS[0]).cost(COST));
     let LeaseKey(number) = first.lease().unwrap();

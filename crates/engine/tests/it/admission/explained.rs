@@ -6,7 +6,7 @@ use admittance::{Atomicity, Axis, Cadence, Retry, Span, Window};
 
 use crate::admission::traces::Scenario;
 use crate::admission::{
-    Flaw, Here, InTwo, KEYS, Kind, MINUTE, Random, Rules, Stored, World, long, run, seeded,
+    Here, InTwo, KEYS, Kind, MINUTE, Mutant, Random, Rules, Stored, World, long, run, seeded,
 };
 
 /// What was proven by one scenario.
@@ -23,7 +23,7 @@ enum Proven {
 type Spoils = fn(&mut admittance::admission::Explanation);
 
 async fn scenario<K: Kind>(random: &mut Random, spoils: Spoils) -> Result<Proven, String> {
-    let world = World::<K>::new(Rules::random(random), Flaw::Nothing);
+    let world = World::<K>::new(Rules::random(random), Mutant::Nothing);
     let mut scenario = Scenario::new(world, random.fork());
     for _ in 0..random.usize(..12) {
         scenario.step(Atomicity::All).await?;
@@ -148,8 +148,10 @@ async fn crowded<K: Kind>() {
     let day = Cadence::Day { offset_minutes: 0 };
     let budget = Budget::new(100, day).unwrap().remembering(1, 8);
     let strategy = Window::fixed(100, MINUTE).unwrap().into();
-    let world =
-        World::<K>::new(Rules { strategy, budgets: vec![budget], ..Rules::plain() }, Flaw::Nothing);
+    let world = World::<K>::new(
+        Rules { strategy, budgets: vec![budget], ..Rules::plain() },
+        Mutant::Nothing,
+    );
     let request = Request::new(KEYS[0]).cost(1);
     let work = world.admit(Atomicity::All, request).await.work.unwrap();
     let said = world.all.explain(request).await.unwrap();

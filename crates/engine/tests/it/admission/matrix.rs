@@ -6,7 +6,7 @@ use admittance::budget::Act;
 use admittance::{Atomicity, Axis, Verdicts};
 
 use crate::admission::{
-    Flaw, Got, Here, InTwo, KEYS, Kind, Rules, Stored, World, folded, run, told,
+    Got, Here, InTwo, KEYS, Kind, Mutant, Rules, Stored, World, folded, run, told,
 };
 
 /// What decides.
@@ -46,9 +46,9 @@ impl Case {
 }
 
 /// A world in which exactly these axes have nothing left, and a key that the load sheds if any.
-fn world<K: Kind>(case: Case, flaw: Flaw) -> (World<K>, &'static [u8]) {
+fn world<K: Kind>(case: Case, mutant: Mutant) -> (World<K>, &'static [u8]) {
     let is_behind = case.is_out(Axis::Load);
-    let world = World::<K>::new(Rules { is_behind, ..Rules::plain() }, flaw);
+    let world = World::<K>::new(Rules { is_behind, ..Rules::plain() }, mutant);
     let key = KEYS[0];
     assert_eq!(world.shedder.would_reject(admittance::load::Class::Default, key), is_behind);
     if case.is_out(Axis::Rate) {
@@ -64,9 +64,9 @@ async fn cell<K: Kind>(
     case: Case,
     atomicity: Atomicity,
     is_sync: bool,
-    flaw: Flaw,
+    mutant: Mutant,
 ) -> Result<(), String> {
-    let (world, key) = world::<K>(case, flaw);
+    let (world, key) = world::<K>(case, mutant);
     let full = |_| world.gate.acquire().unwrap();
     let held: Vec<_> = (0..2).map(full).filter(|_| case.is_out(Axis::Concurrency)).collect();
     let value = if case == Case::Policy { 0.25 } else { 1.0 };
@@ -134,11 +134,11 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, is: &T, must: &T) -> Result
 }
 
 /// Every cell, until one is not as it must be.
-fn matrix<K: Kind>(flaw: Flaw) -> Result<(), String> {
+fn matrix<K: Kind>(mutant: Mutant) -> Result<(), String> {
     for case in Case::ALL {
         for atomicity in [Atomicity::All, Atomicity::PerAxis] {
             for is_sync in [false, true] {
-                let checked = run(cell::<K>(case, atomicity, is_sync, flaw));
+                let checked = run(cell::<K>(case, atomicity, is_sync, mutant));
                 checked.map_err(|why| format!("{case:?} {atomicity:?} sync {is_sync}: {why}"))?;
             }
         }
@@ -148,25 +148,28 @@ fn matrix<K: Kind>(flaw: Flaw) -> Result<(), String> {
 
 #[test]
 fn the_result_the_count_and_the_span_name_the_axis_that_bound_in_this_process() {
-    matrix::<Here>(Flaw::Nothing).unwrap();
+    matrix::<Here>(Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn the_result_the_count_and_the_span_name_the_axis_that_bound_in_a_store() {
-    matrix::<Stored>(Flaw::Nothing).unwrap();
+    matrix::<Stored>(Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn the_result_the_count_and_the_span_name_the_axis_that_bound_in_two_places() {
-    matrix::<InTwo>(Flaw::Nothing).unwrap();
+    matrix::<InTwo>(Mutant::Nothing).unwrap();
 }
 
 #[test]
 fn the_matrix_notices_a_composition_that_is_nearly_right() {
-    for flaw in
-        [Flaw::KeepsThePermit, Flaw::ChargesTheRate, Flaw::AsksTheCostFirst, Flaw::CountsByTheAxis]
-    {
-        let seen = [matrix::<Here>(flaw), matrix::<Stored>(flaw), matrix::<InTwo>(flaw)];
-        assert!(seen.iter().all(Result::is_err), "{flaw:?}: {seen:?}");
+    for mutant in [
+        Mutant::KeepsThePermit,
+        Mutant::ChargesTheRate,
+        Mutant::AsksTheCostFirst,
+        Mutant::CountsByTheAxis,
+    ] {
+        let seen = [matrix::<Here>(mutant), matrix::<Stored>(mutant), matrix::<InTwo>(mutant)];
+        assert!(seen.iter().all(Result::is_err), "{mutant:?}: {seen:?}");
     }
 }

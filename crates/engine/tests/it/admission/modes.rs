@@ -4,14 +4,14 @@ use admittance::admission::Request;
 use admittance::{Atomicity, Axis};
 
 use crate::admission::traces::Scenario;
-use crate::admission::{Flaw, Here, InTwo, Kind, Rules, Stored, World, long, run, seeded};
+use crate::admission::{Here, InTwo, Kind, Mutant, Rules, Stored, World, long, run, seeded};
 
 /// Two worlds with the same history, one asked in each mode.
 async fn twins<K: Kind>(random: &mut fastrand::Rng) -> Result<Option<Axis>, String> {
     let rules = Rules { is_behind: false, ..Rules::random(random) };
     let seed = random.u64(..);
     let mut twins = [(); 2].map(|()| {
-        let world = World::<K>::new(rules.clone(), Flaw::Nothing);
+        let world = World::<K>::new(rules.clone(), Mutant::Nothing);
         Scenario::new(world, fastrand::Rng::with_seed(seed))
     });
     let steps = random.usize(..10);

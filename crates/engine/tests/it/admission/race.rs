@@ -9,7 +9,7 @@ use admittance::{Atomicity, Axis, Cadence, Window};
 
 use crate::admission::kinds::ready;
 use crate::admission::{
-    Flaw, Here, InTwo, KEYS, Kind, MINUTE, Random, Rules, Stored, World, long, run, seeded, told,
+    Here, InTwo, KEYS, Kind, MINUTE, Mutant, Random, Rules, Stored, World, long, run, seeded, told,
 };
 
 /// What one thread was told and has settled.
@@ -52,7 +52,7 @@ fn work<K: Kind>(world: &World<K>, random: &mut Random, asks: usize) -> Sum {
 }
 
 /// A race, and what is wrong at its end.
-async fn race<K: Kind>(random: &mut Random, flaw: Flaw) -> Result<[usize; 5], String> {
+async fn race<K: Kind>(random: &mut Random, mutant: Mutant) -> Result<[usize; 5], String> {
     let day = Cadence::Day { offset_minutes: 0 };
     let rules = Rules {
         strategy: Window::fixed(random.u64(20..300), MINUTE).unwrap().into(),
@@ -60,7 +60,7 @@ async fn race<K: Kind>(random: &mut Random, flaw: Flaw) -> Result<[usize; 5], St
         places: 1,
         ..Rules::plain()
     };
-    let world = World::<K>::new(rules, flaw);
+    let world = World::<K>::new(rules, mutant);
     let before = world.state();
     let (barrier, runtime) = (Barrier::new(2), tokio::runtime::Handle::current());
     let seeds = [random.u64(..), random.u64(..)];
@@ -93,11 +93,12 @@ async fn race<K: Kind>(random: &mut Random, flaw: Flaw) -> Result<[usize; 5], St
     Ok(std::array::from_fn(|nth| sums[0].bound[nth] + sums[1].bound[nth]))
 }
 
-fn races<K: Kind>(flaw: Flaw, times: usize) -> Result<[usize; 5], String> {
+fn races<K: Kind>(mutant: Mutant, times: usize) -> Result<[usize; 5], String> {
     let mut random = seeded(4);
     let mut bound = [0; 5];
     for nth in 0..times {
-        let seen = run(race::<K>(&mut random, flaw)).map_err(|why| format!("race {nth}: {why}"))?;
+        let seen =
+            run(race::<K>(&mut random, mutant)).map_err(|why| format!("race {nth}: {why}"))?;
         bound = std::array::from_fn(|place| bound[place] + seen[place]);
     }
     println!("bound by {:?}, {} by worth", &bound[..4], bound[4]);
@@ -105,7 +106,7 @@ fn races<K: Kind>(flaw: Flaw, times: usize) -> Result<[usize; 5], String> {
 }
 
 fn nothing_is_left<K: Kind>() {
-    let bound = races::<K>(Flaw::Nothing, long(100)).unwrap();
+    let bound = races::<K>(Mutant::Nothing, long(100)).unwrap();
     for axis in [Axis::Concurrency, Axis::Rate, Axis::Cost] {
         assert!(bound[axis as usize] > 0, "{axis:?} never bound, which proves nothing");
     }
@@ -128,9 +129,9 @@ fn racing_threads_leave_nothing_behind_in_two_places() {
 
 #[test]
 fn what_racing_threads_leave_is_noticed() {
-    for flaw in [Flaw::KeepsThePermit, Flaw::ChargesTheRate, Flaw::JudgesWorthLast] {
-        assert!(races::<Here>(flaw, 20).is_err(), "{flaw:?}");
-        assert!(races::<InTwo>(flaw, 20).is_err(), "{flaw:?}");
+    for mutant in [Mutant::KeepsThePermit, Mutant::ChargesTheRate, Mutant::JudgesWorthLast] {
+        assert!(races::<Here>(mutant, 20).is_err(), "{mutant:?}");
+        assert!(races::<InTwo>(mutant, 20).is_err(), "{mutant:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use admittance::admission::Request;
 use admittance::{Atomicity, Axis, Span};
 
 use crate::admission::{
-    Flaw, Here, InTwo, KEYS, Kind, Random, Rules, Stored, Work, World, long, run, seeded, told,
+    Here, InTwo, KEYS, Kind, Mutant, Random, Rules, Stored, Work, World, long, run, seeded, told,
 };
 
 /// A world in which work comes, goes on and ends at random.
@@ -94,11 +94,11 @@ async fn scenarios<K: Kind>(
     random: &mut Random,
     count: usize,
     atomicity: Atomicity,
-    flaw: Flaw,
+    mutant: Mutant,
 ) -> Result<Denials, String> {
     let mut denials = Denials::default();
     for nth in 0..count {
-        let world = World::<K>::new(Rules::random(random), flaw);
+        let world = World::<K>::new(Rules::random(random), mutant);
         let mut scenario = Scenario::new(world, random.fork());
         let named = |why: String| format!("scenario {nth}: {why}");
         for _ in 0..STEPS {
@@ -114,7 +114,7 @@ async fn scenarios<K: Kind>(
 fn leave_no_trace<K: Kind>() {
     let mut random = seeded(1);
     for (atomicity, count) in [(Atomicity::All, long(10_000)), (Atomicity::PerAxis, long(500))] {
-        let denials = run(scenarios::<K>(&mut random, count, atomicity, Flaw::Nothing)).unwrap();
+        let denials = run(scenarios::<K>(&mut random, count, atomicity, Mutant::Nothing)).unwrap();
         println!("{atomicity:?}: denied by {:?}, {} by worth", &denials[..4], denials[4]);
         assert!(denials.iter().all(|&times| times > count / 20), "{denials:?}");
     }
@@ -137,18 +137,18 @@ fn a_denial_leaves_no_trace_in_two_places() {
 
 #[test]
 fn a_trace_that_a_composition_leaves_is_noticed() {
-    fn is_seen<K: Kind>(flaw: Flaw) -> bool {
-        run(scenarios::<K>(&mut seeded(2), 300, Atomicity::All, flaw)).is_err()
+    fn is_seen<K: Kind>(mutant: Mutant) -> bool {
+        run(scenarios::<K>(&mut seeded(2), 300, Atomicity::All, mutant)).is_err()
     }
-    for flaw in [
-        Flaw::KeepsThePermit,
-        Flaw::ChargesTheRate,
-        Flaw::JudgesWorthLast,
-        Flaw::ForgetsTheReservation,
+    for mutant in [
+        Mutant::KeepsThePermit,
+        Mutant::ChargesTheRate,
+        Mutant::JudgesWorthLast,
+        Mutant::ForgetsTheReservation,
     ] {
-        assert!(is_seen::<Here>(flaw), "{flaw:?}");
-        assert!(is_seen::<Stored>(flaw), "{flaw:?}");
-        assert!(is_seen::<InTwo>(flaw), "{flaw:?}");
+        assert!(is_seen::<Here>(mutant), "{mutant:?}");
+        assert!(is_seen::<Stored>(mutant), "{mutant:?}");
+        assert!(is_seen::<InTwo>(mutant), "{mutant:?}");
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) const KEYS: [&[u8]; 2] = [b"ann", b"bob"];
 
 /// What is wrong with a composition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum Mutant {
     Nothing,
     /// The permit is not given back when a later axis denies.
     KeepsThePermit,
@@ -96,7 +96,7 @@ pub(crate) struct World<K: Kind> {
     pub(crate) eyes: K,
     pub(crate) gate: Gate<ManualClock>,
     pub(crate) shedder: Shedder,
-    pub(crate) flaw: Flaw,
+    pub(crate) mutant: Mutant,
     pub(crate) all: Composed<K>,
     pub(crate) per_axis: Composed<K>,
     /// The same without prices.
@@ -124,7 +124,7 @@ pub(crate) struct State {
 }
 
 impl<K: Kind> World<K> {
-    pub(crate) fn new(rules: Rules, flaw: Flaw) -> Self {
+    pub(crate) fn new(rules: Rules, mutant: Mutant) -> Self {
         let clock = start();
         let (eyes, charges) = K::compose(rules.strategy, &rules.budgets, &clock);
         let charges = Arc::new(charges);
@@ -139,7 +139,7 @@ impl<K: Kind> World<K> {
         let all = composed(Atomicity::All).joint(joint.clone()).build().unwrap();
         let per_axis = composed(Atomicity::PerAxis).joint(joint).build().unwrap();
         let marginal = composed(Atomicity::All).build().unwrap();
-        Self { rules, clock, eyes, gate, shedder, flaw, all, per_axis, marginal }
+        Self { rules, clock, eyes, gate, shedder, mutant, all, per_axis, marginal }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -158,11 +158,11 @@ impl<K: Kind> World<K> {
 
     /// Asks, with what is wrong with this world.
     pub(crate) async fn admit(&self, atomicity: Atomicity, request: Request<'_>) -> Got<K> {
-        let admitter = match self.flaw {
-            Flaw::JudgesWorthLast => &self.marginal,
+        let admitter = match self.mutant {
+            Mutant::JudgesWorthLast => &self.marginal,
             _ => self.admitter(atomicity),
         };
-        if self.flaw == Flaw::AsksTheCostFirst {
+        if self.mutant == Mutant::AsksTheCostFirst {
             let seen = admitter.explain(request).await.unwrap().seen;
             let denied = |axis| seen.of(axis).filter(|said| !said.is_admit());
             let is_first = denied(Axis::Load).or(denied(Axis::Concurrency)).is_none();
@@ -200,15 +200,17 @@ impl<K: Kind> World<K> {
 
     fn spoilt(&self, atomicity: Atomicity, request: Request<'_>, mut got: Got<K>) -> Got<K> {
         let binding = got.verdicts.binding();
-        match self.flaw {
-            Flaw::KeepsThePermit if binding > Some(Axis::Concurrency) => {
+        match self.mutant {
+            Mutant::KeepsThePermit if binding > Some(Axis::Concurrency) => {
                 std::mem::forget(self.gate.acquire());
             }
-            Flaw::ChargesTheRate if binding == Some(Axis::Cost) && atomicity == Atomicity::All => {
+            Mutant::ChargesTheRate
+                if binding == Some(Axis::Cost) && atomicity == Atomicity::All =>
+            {
                 let _ = self.eyes.spend(request.key);
             }
-            Flaw::CountsByTheAxis => got.counted = Some(binding.map_or("", Axis::name)),
-            Flaw::JudgesWorthLast => {
+            Mutant::CountsByTheAxis => got.counted = Some(binding.map_or("", Axis::name)),
+            Mutant::JudgesWorthLast => {
                 let bid = Bid::new(request.value, request.cost, request.hold_ms);
                 if got.verdicts.is_admit() && !self.rules.prices.admits(&bid) {
                     let verdicts = Verdicts::POLICY_DENIED;
@@ -224,7 +226,7 @@ impl<K: Kind> World<K> {
 
     /// The work is not done, and nobody says so.
     pub(crate) fn drop_work(&self, mut work: Work<K>) {
-        if self.flaw == Flaw::ForgetsTheReservation {
+        if self.mutant == Mutant::ForgetsTheReservation {
             drop(work.take_permit());
             std::mem::forget(work);
             return;

@@ -6,15 +6,15 @@ use admittance::learn::price::{Budgets, Prices, RefinementRules};
 use admittance::{Atomicity, Builtin, Cadence, Limiter, ManualClock, Span, Window};
 
 use crate::admission::{
-    Flaw, Here, InTwo, KEYS, Kind, MINUTE, Random, Rules, Stored, World, long, run, seeded, told,
+    Here, InTwo, KEYS, Kind, MINUTE, Mutant, Random, Rules, Stored, World, long, run, seeded, told,
 };
 
 /// Two worlds in the same state all the time: one with prices, one without. Who is refused by worth
 /// in the one asks there once more without prices, and then hears what the other heard.
-async fn pair<K: Kind>(random: &mut Random, flaw: Flaw) -> Result<[usize; 3], String> {
+async fn pair<K: Kind>(random: &mut Random, mutant: Mutant) -> Result<[usize; 3], String> {
     let rules = Rules::random(random);
-    let joint = World::<K>::new(rules.clone(), flaw);
-    let marginal = World::<K>::new(rules, Flaw::Nothing);
+    let joint = World::<K>::new(rules.clone(), mutant);
+    let marginal = World::<K>::new(rules, Mutant::Nothing);
     let (mut held, mut counts) = (Vec::new(), [0; 3]);
     for _ in 0..12 {
         let step = Span::from_ms(random.u64(..15_000));
@@ -54,11 +54,11 @@ async fn pair<K: Kind>(random: &mut Random, flaw: Flaw) -> Result<[usize; 3], St
     Ok(counts)
 }
 
-fn pairs<K: Kind>(flaw: Flaw, count: usize) -> Result<(), String> {
+fn pairs<K: Kind>(mutant: Mutant, count: usize) -> Result<(), String> {
     let mut random = seeded(6);
     let mut sums = [0; 3];
     for nth in 0..count {
-        let counts = run(pair::<K>(&mut random, flaw)).map_err(|why| format!("{nth}: {why}"))?;
+        let counts = run(pair::<K>(&mut random, mutant)).map_err(|why| format!("{nth}: {why}"))?;
         sums = std::array::from_fn(|place| sums[place] + counts[place]);
     }
     let [both, fewer, neither] = sums;
@@ -69,23 +69,23 @@ fn pairs<K: Kind>(flaw: Flaw, count: usize) -> Result<(), String> {
 
 #[test]
 fn prices_only_take_admits_away_in_this_process() {
-    pairs::<Here>(Flaw::Nothing, long(500)).unwrap();
+    pairs::<Here>(Mutant::Nothing, long(500)).unwrap();
 }
 
 #[test]
 fn prices_only_take_admits_away_in_a_store() {
-    pairs::<Stored>(Flaw::Nothing, long(500)).unwrap();
+    pairs::<Stored>(Mutant::Nothing, long(500)).unwrap();
 }
 
 #[test]
 fn prices_only_take_admits_away_in_two_places() {
-    pairs::<InTwo>(Flaw::Nothing, long(500)).unwrap();
+    pairs::<InTwo>(Mutant::Nothing, long(500)).unwrap();
 }
 
 #[test]
 fn worth_that_is_judged_once_all_is_charged_is_noticed() {
-    assert!(pairs::<Here>(Flaw::JudgesWorthLast, 100).is_err());
-    assert!(pairs::<Stored>(Flaw::JudgesWorthLast, 100).is_err());
+    assert!(pairs::<Here>(Mutant::JudgesWorthLast, 100).is_err());
+    assert!(pairs::<Stored>(Mutant::JudgesWorthLast, 100).is_err());
 }
 
 /// How many of a minute's requests are admitted in each of some minutes.

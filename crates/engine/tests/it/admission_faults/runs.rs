@@ -17,7 +17,7 @@ use admittance::{
 use crate::admission_faults::faulty::{
     Cut, Fault, FaultyAccounts, FaultyMemory, FaultyRates, Front, Plan,
 };
-use crate::admission_faults::{Flaw, Flawed};
+use crate::admission_faults::{Mutant, MutantCharges};
 
 /// How the account of the one key stands.
 pub(crate) type Eyes = Box<dyn Fn() -> Standing>;
@@ -169,18 +169,18 @@ struct World<X: Charges> {
     plan: Arc<Plan>,
     clock: ManualClock,
     gate: Gate,
-    admitter: Admitter<Flawed<X>>,
+    admitter: Admitter<MutantCharges<X>>,
     eyes: Eyes,
     counted: Counted,
 }
 
 impl<X: Charges> World<X> {
-    fn new<D: Door<Charges = X>>(random: &mut fastrand::Rng, flaw: Flaw) -> Self {
+    fn new<D: Door<Charges = X>>(random: &mut fastrand::Rng, mutant: Mutant) -> Self {
         let plan = Plan::new();
         let clock = ManualClock::at(start());
         let (inner, eyes) = D::compose(&plan, &clock, random);
         let gate = Gate::new(LimitRules::fixed(4)).unwrap();
-        let axes = Flawed { inner, gate: gate.clone(), flaw };
+        let axes = MutantCharges { inner, gate: gate.clone(), mutant };
         let atomicity = [Atomicity::All, Atomicity::PerAxis][random.usize(..2)];
         let admitter = Admitter::new(axes).concurrency(gate.clone()).atomicity(atomicity);
         let admitter = admitter.build().unwrap();
@@ -223,7 +223,7 @@ impl<X: Charges> World<X> {
         self.end(work, random).await
     }
 
-    async fn end(&self, work: Admission<Flawed<X>>, random: &mut fastrand::Rng) -> bool {
+    async fn end(&self, work: Admission<MutantCharges<X>>, random: &mut fastrand::Rng) -> bool {
         let cut = Cut::any(random);
         match random.u8(..7) {
             0 => work.finish(),
@@ -284,7 +284,7 @@ impl<X: Charges> World<X> {
 }
 
 /// So many runs, until one leaves something.
-pub(crate) fn leak<D: Door>(count: usize, flaw: Flaw) -> Result<Counted, String> {
+pub(crate) fn leak<D: Door>(count: usize, mutant: Mutant) -> Result<Counted, String> {
     let seed = std::env::var("ADMITTANCE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed: u64 = seed.unwrap_or(20_261_116);
     println!("replay with ADMITTANCE_SEED={seed}");
@@ -294,7 +294,7 @@ pub(crate) fn leak<D: Door>(count: usize, flaw: Flaw) -> Result<Counted, String>
     runtime.block_on(async {
         let mut sum = Counted::default();
         for nth in (0..count).step_by(RUNS_PER_WORLD) {
-            let mut world = World::new::<D>(&mut random, flaw);
+            let mut world = World::new::<D>(&mut random, mutant);
             for nth in nth..nth + RUNS_PER_WORLD {
                 let run = world.run(&mut random).await;
                 run.map_err(|why| format!("run {nth}: {why}"))?;

@@ -25,7 +25,7 @@ impl Spends for Node {
 
 /// What is wrong with a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum Mutant {
     None,
     /// Its part begins full.
     Full,
@@ -37,7 +37,7 @@ enum Fault {
 struct Nearly {
     world: World,
     share: Decimal,
-    fault: Fault,
+    mutant: Mutant,
     alone: Option<MemoryAccounts<ManualClock>>,
 }
 
@@ -48,7 +48,7 @@ impl Spends for Nearly {
             return self.world.store.book(Entry { charges: &[charge], act }).await;
         };
         let part = budget.part(self.share).map_or(0, |part| part.limit());
-        let part = part + u64::from(self.fault == Fault::RoundedUp);
+        let part = part + u64::from(self.mutant == Mutant::RoundedUp);
         let budget = budget.limited(part).map_err(|_| StoreError::Unavailable)?;
         alone.book_now(Entry { charges: &[Charge { budget: &budget, ..charge }], act })
     }
@@ -57,7 +57,7 @@ impl Spends for Nearly {
         let accounts = MemoryAccounts::new(self.world.clock.clone());
         let now = self.world.clock.now();
         self.alone =
-            Some(if self.fault == Fault::Full { accounts } else { accounts.spent_since(now) });
+            Some(if self.mutant == Mutant::Full { accounts } else { accounts.spent_since(now) });
     }
 }
 
@@ -149,10 +149,10 @@ async fn nodes_without_their_store_overspend_no_window_together() {
 
 #[tokio::test(start_paused = true)]
 async fn nodes_whose_parts_begin_full_or_are_rounded_up_do() {
-    let nearly = |fault| {
-        move |world: &World, share| Nearly { world: world.clone(), share, fault, alone: None }
+    let nearly = |mutant| {
+        move |world: &World, share| Nearly { world: world.clone(), share, mutant, alone: None }
     };
-    stay_within(nearly(Fault::None)).await.unwrap();
-    stay_within(nearly(Fault::Full)).await.unwrap_err();
-    stay_within(nearly(Fault::RoundedUp)).await.unwrap_err();
+    stay_within(nearly(Mutant::None)).await.unwrap();
+    stay_within(nearly(Mutant::Full)).await.unwrap_err();
+    stay_within(nearly(Mutant::RoundedUp)).await.unwrap_err();
 }

@@ -1,4 +1,4 @@
-//! What a check of a sketch is given: the shipped one, or one with a mistake in it.
+//! What a check of a sketch is given: the shipped one, or one with a defect in it.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::yield_now;
@@ -57,20 +57,20 @@ pub(crate) fn resized(size: SketchSize) -> impl Fn(Setup) -> Box<dyn Sketch> {
     move |setup| shipped(Setup { size, ..setup })
 }
 
-/// A sketch with a mistake.
-pub(crate) fn mistaken(mistake: Mistake) -> impl Fn(Setup) -> Box<dyn Sketch> {
+/// A sketch with a defect.
+pub(crate) fn mistaken(mutant: Mutant) -> impl Fn(Setup) -> Box<dyn Sketch> {
     move |setup| {
         let SketchSize::Cells { rows, columns } = setup.size else {
             panic!("mutants are told their cells")
         };
         let cells = (0..rows * columns).map(|_| AtomicU64::new(0)).collect();
         let (rows, columns) = (u64::from(rows), u64::from(columns));
-        Box::new(Mistaken { mistake, rows, columns, cells, setup })
+        Box::new(Mistaken { mutant, rows, columns, cells, setup })
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mistake {
+pub(crate) enum Mutant {
     /// Only one counter of a key grows, and the least of them decides.
     AddsToOneRow,
     /// A counter in another window than the clock's, be it a later one, begins anew.
@@ -85,9 +85,9 @@ pub(crate) enum Mistake {
     GoesByItsOwnAdds,
 }
 
-/// A sketch of words of a window's index and a count, 32 bits each, with a mistake.
+/// A sketch of words of a window's index and a count, 32 bits each, with a defect.
 struct Mistaken {
-    mistake: Mistake,
+    mutant: Mutant,
     rows: u64,
     columns: u64,
     cells: Box<[AtomicU64]>,
@@ -109,9 +109,9 @@ impl Mistaken {
     /// What a word says in a window: the window to judge at, and the count.
     fn read(&self, word: u64, index: u64) -> WindowState {
         let (own, count) = (word >> 32, word & 0xFFFF_FFFF);
-        match self.mistake {
-            Mistake::NeverRolls => WindowState { index, count },
-            Mistake::FollowsTheClockBack if own > index => WindowState { index, count: 0 },
+        match self.mutant {
+            Mutant::NeverRolls => WindowState { index, count },
+            Mutant::FollowsTheClockBack if own > index => WindowState { index, count: 0 },
             _ if own < index => WindowState { index, count: 0 },
             _ => WindowState { index: own, count },
         }
@@ -157,16 +157,16 @@ impl Mistaken {
 impl Sketch for Mistaken {
     fn check_cost(&self, key: u64, cost: Cost) -> Decision {
         let (now, index) = self.now();
-        if self.mistake == Mistake::GoesByItsOwnAdds {
+        if self.mutant == Mutant::GoesByItsOwnAdds {
             return self.by_its_own_adds(key, now, index, cost);
         }
         let state = self.estimate(key, index);
         let decision = self.setup.strategy().ask(Some(&state), now, cost);
-        if self.mistake == Mistake::AddsAfterwards {
+        if self.mutant == Mutant::AddsAfterwards {
             yield_now();
         }
-        let is_added = decision.is_admit() || self.mistake == Mistake::KeepsTheDenied;
-        let rows = if self.mistake == Mistake::AddsToOneRow { 1 } else { self.rows };
+        let is_added = decision.is_admit() || self.mutant == Mutant::KeepsTheDenied;
+        let rows = if self.mutant == Mutant::AddsToOneRow { 1 } else { self.rows };
         for row in (0..rows).filter(|_| is_added) {
             self.add(row, key, state.index, cost.units());
         }

@@ -45,19 +45,19 @@ pub(crate) enum Amiss {
 type Name = (String, Vec<u8>, Option<Cadence>);
 
 #[derive(Debug)]
-pub(crate) struct Flawed {
+pub(crate) struct MutantAccounts {
     mutant: Mutant,
     amiss: Amiss,
     clock: ManualClock,
 }
 
-impl Flawed {
+impl MutantAccounts {
     pub(crate) fn new(mutant: Mutant, amiss: Amiss) -> Self {
         Self { mutant, amiss, clock: ManualClock::default() }
     }
 }
 
-impl Budgets for Flawed {
+impl Budgets for MutantAccounts {
     type Accounts = Naive;
 
     async fn fresh(&self) -> Naive {

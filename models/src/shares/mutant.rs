@@ -6,7 +6,7 @@ use admittance_core::concurrency::{Beat, FleetRules, Grant, Members, Node, Recor
 use admittance_core::lease::lifetime;
 use admittance_core::{Micros, Span};
 
-use super::setting::{Setting, Twist};
+use super::setting::{Mutant, Setting};
 
 /// What goes into the store's step.
 pub(super) fn reported(
@@ -15,14 +15,14 @@ pub(super) fn reported(
     report: &mut Report,
 ) -> Option<Arc<Members>> {
     let mut store = store.cloned()?;
-    match setting.twist {
-        Twist::EpochsMixed => report.epoch = store.epoch,
-        Twist::StaleTaken => {
+    match setting.mutant {
+        Mutant::EpochsMixed => report.epoch = store.epoch,
+        Mutant::StaleTaken => {
             if let Some(record) = Arc::make_mut(&mut store).records.get_mut(&report.node) {
                 record.sequence = record.sequence.min(report.sequence - 1);
             }
         }
-        Twist::SameIncarnation => {
+        Mutant::SameIncarnation => {
             let is_former = |node: &&Node| node.id() == report.node.id() && **node != report.node;
             let former = store.records.keys().find(is_former).cloned();
             let store = Arc::make_mut(&mut store);
@@ -46,13 +46,13 @@ pub(super) fn received(
     made_up: &mut u64,
 ) -> (Beat, Grant) {
     let mut beat = beat.clone();
-    match setting.twist {
-        Twist::AnswersAsTheyCome => {
+    match setting.mutant {
+        Mutant::AnswersAsTheyCome => {
             *made_up += 1;
             beat.report.sequence = *made_up;
         }
-        Twist::LifeFromArrival => beat.sent_at = now,
-        Twist::FenceLate => grant.lifetime = grant.lifetime.map(a_tick_more),
+        Mutant::LifeFromArrival => beat.sent_at = now,
+        Mutant::FenceLate => grant.lifetime = grant.lifetime.map(a_tick_more),
         _ => {}
     }
     (beat, grant)
@@ -60,10 +60,10 @@ pub(super) fn received(
 
 /// What comes out of the store's step.
 pub(super) fn answered(setting: &Setting, after: &mut Members, grant: &mut Grant) {
-    match setting.twist {
-        Twist::NoUnacked => after.records.values_mut().for_each(|record| record.unacked = 0),
-        Twist::StaleWithLifetime => grant.lifetime = Some(setting.rules.ttl),
-        Twist::NotQuiet => after.quiet_until = after.latest,
+    match setting.mutant {
+        Mutant::NoUnacked => after.records.values_mut().for_each(|record| record.unacked = 0),
+        Mutant::StaleWithLifetime => grant.lifetime = Some(setting.rules.ttl),
+        Mutant::NotQuiet => after.quiet_until = after.latest,
         _ => {}
     }
 }
@@ -72,7 +72,7 @@ pub(super) fn answered(setting: &Setting, after: &mut Members, grant: &mut Grant
 pub(super) fn forgotten(setting: &Setting, after: &mut Members, before: Option<&Members>) {
     let is_gone = |node: &Node| !after.records.contains_key(node);
     let is_any = before.is_some_and(|before| before.records.keys().any(is_gone));
-    if is_any && setting.twist == Twist::GenerationsReset {
+    if is_any && setting.mutant == Mutant::GenerationsReset {
         after.generation = 0;
     }
 }
@@ -86,7 +86,7 @@ fn a_tick_more(life: Span) -> Span {
 /// The rules as the store has them.
 pub(super) fn rules(setting: &Setting) -> FleetRules {
     let mut rules = setting.rules;
-    if setting.twist == Twist::NoHold {
+    if setting.mutant == Mutant::NoHold {
         rules.max_hold = Span::ZERO;
     }
     rules

@@ -12,7 +12,7 @@ use crate::admission_faults::runs::{self, Door};
 
 /// What is wrong with an admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum Mutant {
     Nothing,
     /// Nobody is told when it is dropped.
     SaysNothingWhenDropped,
@@ -21,14 +21,14 @@ pub(crate) enum Flaw {
     HoldsAPermitOpenly,
 }
 
-/// Axes with a flaw of the admission that asks them.
-pub(crate) struct Flawed<X> {
+/// Axes with a defect of the admission that asks them.
+pub(crate) struct MutantCharges<X> {
     pub(crate) inner: X,
     pub(crate) gate: Gate,
-    pub(crate) flaw: Flaw,
+    pub(crate) mutant: Mutant,
 }
 
-impl<X: Charges> Charges for Flawed<X> {
+impl<X: Charges> Charges for MutantCharges<X> {
     fn has(&self, axis: Axis) -> bool {
         self.inner.has(axis)
     }
@@ -38,7 +38,7 @@ impl<X: Charges> Charges for Flawed<X> {
     }
 
     async fn charge(&self, ask: Charging<'_>) -> Result<Charged, StoreError> {
-        let openly = self.flaw == Flaw::HoldsAPermitOpenly;
+        let openly = self.mutant == Mutant::HoldsAPermitOpenly;
         let permit = openly.then(|| self.gate.acquire().unwrap());
         let charged = self.inner.charge(ask).await;
         drop(permit);
@@ -54,8 +54,8 @@ impl<X: Charges> Charges for Flawed<X> {
     }
 
     fn meter_at_once(&self, told: Telling<'_>) -> Option<Result<Metered, StoreError>> {
-        match (self.flaw, told.word) {
-            (Flaw::SaysNothingWhenDropped, Word::Abandon | Word::Settle(_)) => {
+        match (self.mutant, told.word) {
+            (Mutant::SaysNothingWhenDropped, Word::Abandon | Word::Settle(_)) => {
                 Some(Ok(Metered::UNMETERED))
             }
             _ => self.inner.meter_at_once(told),

@@ -5,9 +5,9 @@ use admittance_core::{
     Cost, Decision, Forecast, Micros, Outcome, Retry, Share, Span, Step, Strategy,
 };
 
-/// The lie a [`Twisted`] strategy tells.
+/// The lie that a [`MutantStrategy`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Twist {
+pub(crate) enum Mutant {
     RetryShort,
     RetryLong,
     NeverIsFinite,
@@ -24,7 +24,7 @@ pub(crate) enum Twist {
     AdmitsOneMore,
 }
 
-impl Twist {
+impl Mutant {
     pub(crate) const ALL: [Self; 14] = [
         Self::RetryShort,
         Self::RetryLong,
@@ -45,25 +45,25 @@ impl Twist {
 
 /// A strategy that lies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Twisted<S> {
+pub(crate) struct MutantStrategy<S> {
     pub(crate) inner: S,
-    pub(crate) twist: Twist,
+    pub(crate) mutant: Mutant,
 }
 
-impl<S> Twisted<S> {
+impl<S> MutantStrategy<S> {
     fn lie(&self, decision: Decision) -> Decision {
         let mut told = decision;
-        match (self.twist, decision.outcome) {
-            (Twist::RetryShort, Outcome::Deny(Retry::After(wait))) => {
+        match (self.mutant, decision.outcome) {
+            (Mutant::RetryShort, Outcome::Deny(Retry::After(wait))) => {
                 told.outcome = after(wait.us().saturating_sub(1));
             }
-            (Twist::RetryLong, Outcome::Deny(Retry::After(wait))) => {
+            (Mutant::RetryLong, Outcome::Deny(Retry::After(wait))) => {
                 told.outcome = after(wait.us() + 1);
             }
-            (Twist::NeverIsFinite, Outcome::Deny(Retry::Never)) => told.outcome = after(1_000_000),
-            (Twist::RemainingHigh, Outcome::Deny(_)) => told.remaining += 1,
-            (Twist::LimitHigh, _) => told.limit += 1,
-            (Twist::ResetLate, _) => told.reset_at = decision.reset_at + Span::TICK,
+            (Mutant::NeverIsFinite, Outcome::Deny(Retry::Never)) => told.outcome = after(1_000_000),
+            (Mutant::RemainingHigh, Outcome::Deny(_)) => told.remaining += 1,
+            (Mutant::LimitHigh, _) => told.limit += 1,
+            (Mutant::ResetLate, _) => told.reset_at = decision.reset_at + Span::TICK,
             _ => {}
         }
         told
@@ -74,7 +74,7 @@ fn after(us: u64) -> Outcome {
     Outcome::Deny(Retry::After(Span::from_us(us)))
 }
 
-impl<S: Strategy> Strategy for Twisted<S> {
+impl<S: Strategy> Strategy for MutantStrategy<S> {
     type State = S::State;
 
     fn step(&self, state: Option<S::State>, now: Micros, cost: Cost) -> Step<S::State> {
@@ -83,11 +83,11 @@ impl<S: Strategy> Strategy for Twisted<S> {
         if decision.is_admit() {
             return Step { state, decision };
         }
-        match self.twist {
-            Twist::DenialCharges => {
+        match self.mutant {
+            Mutant::DenialCharges => {
                 Step { state: self.inner.step(state, now, Cost::ONE).state, decision }
             }
-            Twist::AdmitsOneMore if decision.outcome != Outcome::Deny(Retry::Never) => {
+            Mutant::AdmitsOneMore if decision.outcome != Outcome::Deny(Retry::Never) => {
                 Step { state, decision: Decision { outcome: Outcome::Admit, ..decision } }
             }
             _ => Step { state, decision },
@@ -96,16 +96,16 @@ impl<S: Strategy> Strategy for Twisted<S> {
 
     fn peek(&self, state: Option<&S::State>, now: Micros) -> Decision {
         let decision = self.lie(self.inner.peek(state, now));
-        let charged = self.twist == Twist::PeekCharged && decision.is_admit();
+        let charged = self.mutant == Mutant::PeekCharged && decision.is_admit();
         Decision { remaining: decision.remaining - u64::from(charged), ..decision }
     }
 
     fn forecast(&self, state: Option<&S::State>, now: Micros, cost: Cost) -> Forecast {
         let mut told = self.inner.forecast(state, now, cost);
-        match self.twist {
-            Twist::SpendableHigh => told.spendable_now += 1,
-            Twist::NextEarly => told.next_replenish_at = told.next_replenish_at - Span::TICK,
-            Twist::FullLate => told.full_at = told.full_at + Span::TICK,
+        match self.mutant {
+            Mutant::SpendableHigh => told.spendable_now += 1,
+            Mutant::NextEarly => told.next_replenish_at = told.next_replenish_at - Span::TICK,
+            Mutant::FullLate => told.full_at = told.full_at + Span::TICK,
             _ => {}
         }
         told
@@ -113,9 +113,9 @@ impl<S: Strategy> Strategy for Twisted<S> {
 
     fn idle_at(&self, state: &S::State) -> Micros {
         let idle_at = self.inner.idle_at(state);
-        match self.twist {
-            Twist::IdleEarly => idle_at - Span::TICK,
-            Twist::IdleLate => idle_at + Span::TICK,
+        match self.mutant {
+            Mutant::IdleEarly => idle_at - Span::TICK,
+            Mutant::IdleLate => idle_at + Span::TICK,
             _ => idle_at,
         }
     }
