@@ -27,6 +27,8 @@ mod escrow;
 pub mod gate;
 #[cfg(feature = "tower")]
 pub mod http;
+#[cfg(test)]
+mod interleavings;
 mod key;
 mod limiter;
 pub mod load;

@@ -5,12 +5,10 @@
 //! the honest memory passes must fail on them.
 
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use admittance_core::Span;
 use admittance_core::concurrency::Partition;
 use admittance_core::learn::{Ending, Followed, Sample};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use shuttle::thread;
@@ -18,6 +16,7 @@ use shuttle::thread;
 use super::atom::Atom;
 use super::note::{Kind, Note};
 use super::places::{Estimate, Heard, Places, Taken};
+use crate::interleavings::{explore, must_fail};
 
 /// What a memory gets wrong.
 trait Mutant: Send + Sync + 'static {
@@ -223,29 +222,6 @@ impl<F: Mutant> Rig<F> {
         assert_eq!(settled as usize, given, "every sample was learned from, once");
         assert_eq!(word.limit(), limit, "the limit that holds is the last one");
     }
-}
-
-/// Runs a scenario under many schedules from a seed.
-fn explore(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
-    let seed = std::env::var("ADMITTANCE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or(20_261_115);
-    let is_long = std::env::var_os("ADMITTANCE_LONG").is_some();
-    let schedules = if is_long { 100_000 } else { 10_000 };
-    eprintln!("{name}: {schedules} schedules of two kinds from seed {seed}");
-    let scenario = std::sync::Arc::new(scenario);
-    let run = |scheduler: Box<dyn Scheduler + Send>| {
-        let scenario = std::sync::Arc::clone(&scenario);
-        shuttle::Runner::new(scheduler, shuttle::Config::new()).run(move || scenario());
-    };
-    run(Box::new(RandomScheduler::new_from_seed(seed, schedules)));
-    // Few switches at chosen points: one thread sleeps while another does much.
-    run(Box::new(PctScheduler::new_from_seed(seed, 3, schedules)));
-}
-
-/// The scenario must fail under some schedule.
-fn must_fail(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| explore(name, scenario)));
-    assert!(outcome.is_err(), "{name}: the mutant passed");
 }
 
 /// Three threads take and give back twice each.

@@ -4,10 +4,7 @@
 //! thread may run, and the mutants are memories that break one promise each: the same check that
 //! the honest memory passes must fail on them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use admittance_core::{Cost, Gcra, Micros, Span, Tat, TatWord};
-use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
@@ -16,6 +13,7 @@ use super::hold::{Held, NotHeld, Want};
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
 use super::table::{Table, alternate};
 use crate::Clock;
+use crate::interleavings::{explore, must_fail};
 use crate::key::Fingerprint;
 use crate::limiter::OnFull;
 
@@ -220,29 +218,6 @@ impl<F: Mutant> Rig<F> {
         };
         (0..asked).filter(ask).count() as u64
     }
-}
-
-/// Runs a scenario under many schedules from a seed.
-fn explore(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
-    let seed = std::env::var("ADMITTANCE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or(20_261_115);
-    let is_long = std::env::var_os("ADMITTANCE_LONG").is_some();
-    let schedules = if is_long { 100_000 } else { 10_000 };
-    eprintln!("{name}: {schedules} schedules of two kinds from seed {seed}");
-    let scenario = std::sync::Arc::new(scenario);
-    let run = |scheduler: Box<dyn Scheduler + Send>| {
-        let scenario = std::sync::Arc::clone(&scenario);
-        shuttle::Runner::new(scheduler, shuttle::Config::new()).run(move || scenario());
-    };
-    run(Box::new(RandomScheduler::new_from_seed(seed, schedules)));
-    // Few switches at chosen points: one thread sleeps while another does much.
-    run(Box::new(PctScheduler::new_from_seed(seed, 3, schedules)));
-}
-
-/// The scenario must fail under some schedule.
-fn must_fail(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
-    let outcome = catch_unwind(AssertUnwindSafe(|| explore(name, scenario)));
-    assert!(outcome.is_err(), "{name}: the mutant passed");
 }
 
 /// Three threads meet a key that nobody has seen.
