@@ -86,6 +86,10 @@ impl Written {
         if is_timed {
             self.times.push(sample.rtt_ns);
         }
+        if self.mutant == Mutant::NeverForgets {
+            // Of all times only the least counts: keeping them all takes quadratic time.
+            self.times = self.times.iter().min().copied().into_iter().collect();
+        }
         self.step(sample, ending == Ending::Overload || is_late);
     }
 
@@ -117,10 +121,7 @@ impl Written {
     fn step(&mut self, sample: Sample, is_overload: bool) {
         let LimitRules { smoothing, tolerance, backoff_ratio, .. } = self.rules;
         let window = self.rules.rtt_window as usize;
-        let from = match self.mutant {
-            Mutant::NeverForgets => 0,
-            _ => self.times.len().saturating_sub(window),
-        };
+        let from = self.times.len().saturating_sub(window);
         let noload = self.times[from..].iter().min().copied().unwrap_or(0) as f64;
         let rtt = sample.rtt_ns as f64;
         let next = if self.rules.algorithm == LimitAlgorithm::Aimd {
