@@ -1,8 +1,9 @@
 //! Real servers for tests: Redis, Valkey, Postgres, a Redis Cluster, a Sentinel group, and a proxy
 //! that makes the network between a client and any of them bad.
 //!
-//! Each server listens on a free loopback port and keeps its files in a temporary directory. A
-//! server that is not installed is a [`Failure`] that says what to run, never a test that passes.
+//! Each server listens on a free loopback port and keeps its files in a directory of its own, made
+//! in the directory that `ADMITTANCE_SERVERS` names, or else where temporary files go. A server
+//! that is not installed is a [`Failure`] that says what to run, never a test that passes.
 //!
 //! # Guarantee
 //! A server ends when its value is dropped, and when the process that started it ends in any way,

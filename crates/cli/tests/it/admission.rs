@@ -17,12 +17,12 @@ use admittance_proto::budgets::{
 };
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_testkit::servers::RedisServer;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::service::{Service, run};
+use crate::stores;
 
 /// Windows that no test sees the end of, and lives that a busy machine does not miss: what ends by
 /// itself here has been lost with an instance.
@@ -269,8 +269,7 @@ async fn no_permit_is_lost_and_nothing_settled_twice_when_every_call_goes_to_ano
     let is_long = std::env::var("ADMITTANCE_LONG").is_ok_and(|text| text == "1");
     let count: u64 = if is_long { 4_000 } else { 400 };
     println!("ADMITTANCE_SEED={seed}");
-    let redis = RedisServer::start().expect("redis-server starts");
-    let (store, policies) = (redis.url(), policies("fleet", POLICIES));
+    let (store, policies) = (stores::redis(), policies("fleet", POLICIES));
     let mut instances: Vec<Service> =
         (0..DOORS).map(|id| instance(&store, &policies, &format!("node-{id}"))).collect();
     let addresses = instances.iter().map(|service| service.address.clone()).collect();

@@ -2,9 +2,10 @@
 
 use std::process::Output;
 
-use admittance_testkit::servers::{PostgresServer, RedisServer};
+use admittance_testkit::servers::RedisServer;
 
 use crate::service::{Service, run};
+use crate::stores;
 
 fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
@@ -212,8 +213,7 @@ fn policies_with_one_prefix_that_want_different_things_of_the_store_are_refused(
 
 #[test]
 fn migrate_installs_once_and_a_service_finds_it() {
-    let postgres = PostgresServer::start().expect("postgres");
-    let url = postgres.url();
+    let url = stores::postgres();
     let migrate = || run(&["migrate", "--store", &url, "--postgres-table", "limits"]);
     let (first, again) = (migrate(), migrate());
     assert_eq!(first.status.code(), Some(0), "{}", err(&first));

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_testkit::servers::{PostgresServer, RedisServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use crate::service::Service;
+use crate::stores;
 
 const POLICIES: &str = "
 limiters:
@@ -148,8 +148,7 @@ async fn gateway(address: String, backend: String, stop: Arc<AtomicBool>, seed: 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_never_sees_more_than_the_limit_while_instances_are_killed() {
-    let redis = RedisServer::start().expect("redis-server starts");
-    let (store, policies) = (redis.url(), policies("killed"));
+    let (store, policies) = (stores::redis(), policies("killed"));
     let backend = Backend::start().await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut instances: Vec<Service> =
@@ -231,13 +230,10 @@ async fn what_one_is_told_reaches_the_other(store: &str, policies: &Path) {
 
 #[tokio::test]
 async fn a_place_is_kept_and_freed_through_another_instance_on_redis() {
-    let redis = RedisServer::start().expect("redis-server starts");
-    what_one_is_told_reaches_the_other(&redis.url(), &policies("redis")).await;
+    what_one_is_told_reaches_the_other(&stores::redis(), &policies("redis")).await;
 }
 
 #[tokio::test]
 async fn a_place_is_kept_and_freed_through_another_instance_on_postgres() {
-    let postgres = PostgresServer::start().expect("postgres starts");
-    let database = postgres.database("places").expect("a database");
-    what_one_is_told_reaches_the_other(&database.to_string(), &policies("postgres")).await;
+    what_one_is_told_reaches_the_other(&stores::postgres(), &policies("postgres")).await;
 }

@@ -19,6 +19,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::service::{Service, run};
+use crate::stores;
 
 /// Windows that no test sees the end of.
 const POLICIES: &str = "
@@ -239,9 +240,8 @@ async fn a_budget_on_redis_holds_to_the_token_whatever_dies() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_budget_of_each_process_is_seen_not_to_hold() {
-    let redis = RedisServer::start().expect("redis-server starts");
     let each = policies("each", &POLICIES.replace("fleetBudget", "tokenBudget"));
-    let held = streams_hold_the_budget(&redis.url(), &each, |_| {}).await;
+    let held = streams_hold_the_budget(&stores::redis(), &each, |_| {}).await;
     println!("{}", held.expect_err("each instance has a budget of its own"));
 }
 
@@ -285,14 +285,11 @@ async fn racing_streams_exceed_by_less_than_one_debit(store: &str, policies: &Pa
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_of_two_instances_exceed_a_budget_by_less_than_one_debit() {
-    let redis = RedisServer::start().expect("redis-server starts");
-    let postgres = PostgresServer::start_with(&["fsync=off"]).expect("postgres starts");
     let policies = policies("racing", POLICIES);
     for g in [1, 7] {
-        redis.command(&["FLUSHALL"]).expect("an answer");
-        racing_streams_exceed_by_less_than_one_debit(&redis.url(), &policies, g).await;
-        let database = postgres.database(&format!("racing{g}")).expect("a database").to_string();
-        racing_streams_exceed_by_less_than_one_debit(&database, &policies, g).await;
+        for store in [stores::redis(), stores::postgres()] {
+            racing_streams_exceed_by_less_than_one_debit(&store, &policies, g).await;
+        }
     }
 }
 

@@ -15,10 +15,11 @@ use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_redis::RedisStore;
 use admittance_server::{AnyStore, Config, Fail, Service};
-use admittance_testkit::servers::{PostgresServer, Proxy, RedisServer};
+use admittance_testkit::servers::{Proxy, RedisServer};
 use tonic::transport::Channel;
 
 use crate::service::Service as Process;
+use crate::stores;
 
 /// Limits that this load meets, so that both outcomes and every kind of state are seen. The
 /// deadline is one that a busy machine keeps: what is not answered could not be replayed.
@@ -159,10 +160,10 @@ async fn two_hold_one_limit(stores: [AnyStore; 2], log: Arc<Mutex<Vec<Entry>>>) 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_on_one_redis_decide_as_core_does() {
-    let redis = RedisServer::start().expect("redis-server");
+    let url = stores::redis();
     let log = Arc::new(Mutex::new(Vec::new()));
     let store = || {
-        let store = RedisStore::builder(&redis.url()).build().expect("a good URL");
+        let store = RedisStore::builder(&url).build().expect("a good URL");
         AnyStore::new(Recorded { store, log: Arc::clone(&log) })
     };
     two_hold_one_limit([store(), store()], Arc::clone(&log)).await;
@@ -170,10 +171,10 @@ async fn two_services_on_one_redis_decide_as_core_does() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_on_one_postgres_decide_as_core_does() {
-    let postgres = PostgresServer::start().expect("postgres");
+    let url = stores::postgres();
     let log = Arc::new(Mutex::new(Vec::new()));
     let store = async || {
-        let store = PostgresStore::builder(postgres.url()).connect().await.expect("a good URL");
+        let store = PostgresStore::builder(&url).connect().await.expect("a good URL");
         AnyStore::new(Recorded { store, log: Arc::clone(&log) })
     };
     two_hold_one_limit([store().await, store().await], Arc::clone(&log)).await;
@@ -213,10 +214,10 @@ impl Drop for File {
 }
 
 /// Races two processes for one limit; says how much they admitted.
-async fn admitted_by_two_processes(store: &str) -> u64 {
+async fn admitted_by_two_processes(name: &str, store: &str) -> u64 {
     let text = "limiters: { p: { strategy: fixedWindow, limit: 150, period: 30d, fail: closed, \
                 storeDeadline: 5s } }";
-    let file = File::new("admittance-fleet", text);
+    let file = File::new(name, text);
     let args = ["--config", file.path(), "--store", store];
     let processes = [Process::start(&args), Process::start(&args)];
     let mut callers = tokio::task::JoinSet::new();
@@ -237,14 +238,12 @@ async fn admitted_by_two_processes(store: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_on_one_redis_admit_exactly_the_limit() {
-    let redis = RedisServer::start().expect("redis-server");
-    assert_eq!(admitted_by_two_processes(&redis.url()).await, 150);
+    assert_eq!(admitted_by_two_processes("fleet-redis", &stores::redis()).await, 150);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_on_one_postgres_admit_exactly_the_limit() {
-    let postgres = PostgresServer::start().expect("postgres");
-    assert_eq!(admitted_by_two_processes(&postgres.url()).await, 150);
+    assert_eq!(admitted_by_two_processes("fleet-postgres", &stores::postgres()).await, 150);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,10 +13,10 @@ use std::time::Duration;
 use admittance_proto::v1;
 use admittance_proto::v1::fleet_client::FleetClient;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_testkit::servers::{PostgresServer, RedisServer};
 use tonic::transport::Channel;
 
 use crate::service::Service;
+use crate::stores;
 
 /// The deadline is one that a busy machine keeps, and what it does not keep is denied.
 const POLICIES: &str = "
@@ -99,22 +99,21 @@ fn faketime() -> PathBuf {
 }
 
 struct Rig {
-    redis: RedisServer,
+    store: String,
     policies: PathBuf,
 }
 
 impl Rig {
     fn new(name: &str) -> Self {
-        let redis = RedisServer::start().expect("redis-server starts");
         let policies = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.yaml"));
         std::fs::write(&policies, POLICIES).expect("it can be written");
-        Self { redis, policies }
+        Self { store: stores::redis(), policies }
     }
 
     /// An instance whose wall clock is so far ahead.
     fn instance(&self, ahead: Option<&str>) -> Service {
-        let (url, policies) = (self.redis.url(), self.policies.display().to_string());
-        let args = ["--store", url.as_str(), "--config", policies.as_str()];
+        let policies = self.policies.display().to_string();
+        let args = ["--store", &self.store, "--config", policies.as_str()];
         match ahead {
             None => Service::start(&args),
             Some(ahead) => {
@@ -177,12 +176,9 @@ limiters:
 /// escrow's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_that_share_a_store_lend_one_budget() {
-    let redis = RedisServer::start().expect("redis-server starts");
-    let postgres = PostgresServer::start().expect("postgres starts");
-    let database = postgres.database("lent").expect("a database");
     let policies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("federated.yaml");
     std::fs::write(&policies, FEDERATED).expect("it can be written");
-    for url in [redis.url(), database.to_string()] {
+    for url in [stores::redis(), stores::postgres()] {
         let policies = policies.display().to_string();
         let args = ["--store", url.as_str(), "--config", policies.as_str()];
         let (one, two) = (Service::start(&args), Service::start(&args));

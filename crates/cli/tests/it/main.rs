@@ -22,4 +22,5 @@ mod reload_stores;
 mod replay;
 mod secure;
 mod service;
+mod stores;
 mod traces;

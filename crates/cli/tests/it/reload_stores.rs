@@ -10,12 +10,12 @@ use admittance_proto::budgets::budgets_client::BudgetsClient;
 use admittance_proto::budgets::{Charge, LookRequest, SettleRequest, SettlementKind};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_testkit::servers::{PostgresServer, RedisServer};
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::service::Service;
+use crate::stores;
 
 type Client = RateLimiterClient<Channel>;
 
@@ -278,12 +278,10 @@ async fn reloads_lose_nothing(name: &str, store: &str) {
 
 #[tokio::test]
 async fn reloads_under_load_on_redis_lose_no_permit_and_no_usage_and_answer_everybody() {
-    let redis = RedisServer::start().expect("redis-server starts");
-    reloads_lose_nothing("redis", &redis.url()).await;
+    reloads_lose_nothing("redis", &stores::redis()).await;
 }
 
 #[tokio::test]
 async fn reloads_under_load_on_postgres_lose_no_permit_and_no_usage_and_answer_everybody() {
-    let postgres = PostgresServer::start().expect("postgres starts");
-    reloads_lose_nothing("postgres", &postgres.url()).await;
+    reloads_lose_nothing("postgres", &stores::postgres()).await;
 }

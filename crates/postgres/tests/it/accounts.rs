@@ -1,7 +1,7 @@
 //! Accounts in the database: streams of several instances, what a crash keeps, what is deleted and
 //! what is touched.
 
-use crate::common;
+use crate::common::{self, Database};
 
 use std::sync::Arc;
 
@@ -51,10 +51,10 @@ async fn when_there(
 }
 
 /// Two instances of a service, each with connections of its own.
-async fn instances(server: &PostgresServer, table: &str) -> [Arc<PostgresStore>; 2] {
+async fn instances(url: &str, table: &str) -> [Arc<PostgresStore>; 2] {
     let mut both = Vec::new();
     for _ in 0..2 {
-        let builder = PostgresStore::builder(server.url()).table(table).connections(8);
+        let builder = PostgresStore::builder(url).table(table).connections(8);
         let builder = builder.batch_max(1).reap_every(None).unlogged("quick");
         let within = std::time::Duration::from_secs(60);
         let builder = builder.migrates(table == "admittance").answer_within(within);
@@ -65,7 +65,7 @@ async fn instances(server: &PostgresServer, table: &str) -> [Arc<PostgresStore>;
     both.try_into().unwrap()
 }
 
-async fn edited(server: &PostgresServer, table: &str, edits: &[(&str, &str)]) {
+async fn edited(url: &str, table: &str, edits: &[(&str, &str)]) {
     let name: TableName = table.parse().unwrap();
     let edit = |step: &str, sql: &str| {
         if !["budgets", "accounts"].contains(&step) {
@@ -80,7 +80,7 @@ async fn edited(server: &PostgresServer, table: &str, edits: &[(&str, &str)]) {
         ];
         assert!(both.iter().any(|sql| sql.contains(from)), "no step says {from:?}");
     }
-    migrate_edited(&server.url(), &name, edit).await.unwrap();
+    migrate_edited(url, &name, edit).await.unwrap();
 }
 
 /// What 64 streams on two instances served, token by token, each until it is told to stop.
@@ -115,9 +115,9 @@ async fn served(stores: &[Arc<PostgresStore>; 2], policy: &'static str, reserve:
 
 #[test]
 fn sixty_four_streams_on_two_instances_serve_the_limit_to_the_token() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let stores = instances(&server, "admittance").await;
+        let stores = instances(&database.url(), "admittance").await;
         for (policy, reserve) in [("metered", 0), ("reserved", 5), ("quick", 3), ("much", 100)] {
             assert_eq!(served(&stores, policy, reserve).await, 500, "{policy}");
             let look = one(&*stores[0], (policy, b"team"), &yearly(500), 0, Act::Look).await;
@@ -130,7 +130,7 @@ fn sixty_four_streams_on_two_instances_serve_the_limit_to_the_token() {
 
 #[test]
 fn streams_on_an_account_that_is_not_locked_serve_too_much_and_are_caught() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     let edits = [
         ("WHERE t.key = wanted FOR NO KEY UPDATE;", "WHERE t.key = wanted;"),
         (
@@ -139,8 +139,8 @@ fn streams_on_an_account_that_is_not_locked_serve_too_much_and_are_caught() {
         ),
     ];
     runtime.block_on(async {
-        edited(&server, "unlocked", &edits).await;
-        let stores = instances(&server, "unlocked").await;
+        edited(&database.url(), "unlocked", &edits).await;
+        let stores = instances(&database.url(), "unlocked").await;
         assert!(served(&stores, "metered", 0).await > 500);
     });
 }
@@ -179,7 +179,7 @@ const DEADLOCKS: &str = "SELECT sum(deadlocks) FROM pg_stat_database";
 fn entries_in_every_order_never_wait_for_each_other_in_a_circle() {
     let (server, runtime) = (common::server(), common::runtime());
     runtime.block_on(async {
-        let stores = instances(&server, "admittance").await;
+        let stores = instances(&server.url(), "admittance").await;
         assert_eq!(in_every_order(&stores, 32, 20).await, 0);
         for policy in ["kept", "quick"] {
             for key in [b"a", b"b"] {
@@ -203,8 +203,8 @@ fn entries_that_lock_in_the_order_given_do_and_are_caught() {
          FROM unnest(wanted) AS w (key)",
     )];
     runtime.block_on(async {
-        edited(&server, "unordered", &edits).await;
-        let stores = instances(&server, "unordered").await;
+        edited(&server.url(), "unordered", &edits).await;
+        let stores = instances(&server.url(), "unordered").await;
         in_every_order(&stores, 2, 20).await;
         drop(stores);
         let log = server.log();
@@ -213,11 +213,11 @@ fn entries_that_lock_in_the_order_given_do_and_are_caught() {
 }
 
 /// The instant of an entry that waited for a row, and one at which it still did.
-async fn waited(server: &PostgresServer, table: &str) -> (Micros, Micros) {
-    let stores = instances(server, table).await;
+async fn waited(url: &str, table: &str) -> (Micros, Micros) {
+    let stores = instances(url, table).await;
     let budget = yearly(10);
     let _ = one(&*stores[0], ("api", b"ann"), &budget, 1, Act::Debit(None)).await.unwrap();
-    let mut holder = common::client(&server.url()).await;
+    let mut holder = common::client(url).await;
     for _ in 0..100 {
         let transaction = holder.transaction().await.unwrap();
         let lock = format!("SELECT FROM {table}_logged_accounts FOR NO KEY UPDATE");
@@ -228,7 +228,8 @@ async fn waited(server: &PostgresServer, table: &str) -> (Micros, Micros) {
             store.book(Entry { charges: &charges, act: Act::Debit(None) }).await
         });
         let waits = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
-                     EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock')";
+                     EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+                     AND datname = current_database())";
         let mut still = Micros::ZERO;
         while !waiting.is_finished() {
             let row = transaction.query_one(waits, &[]).await.unwrap();
@@ -249,12 +250,12 @@ async fn waited(server: &PostgresServer, table: &str) -> (Micros, Micros) {
 
 #[test]
 fn the_clock_is_read_once_the_account_is_held() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let (at, still) = waited(&server, "admittance").await;
+        let (at, still) = waited(&database.url(), "admittance").await;
         assert!(at >= still, "{at:?} {still:?}");
-        edited(&server, "early", &[("clock_timestamp()", "statement_timestamp()")]).await;
-        let (at, still) = waited(&server, "early").await;
+        edited(&database.url(), "early", &[("clock_timestamp()", "statement_timestamp()")]).await;
+        let (at, still) = waited(&database.url(), "early").await;
         assert!(at < still, "an edit that reads it before is noticed");
     });
 }
@@ -342,9 +343,9 @@ fn every_entry_is_one_round_trip_and_every_update_of_an_account_is_heap_only() {
 
 #[test]
 fn a_debit_on_an_account_without_leases_touches_its_row_alone() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let builder = PostgresStore::builder(server.url()).connections(1).reap_every(None);
+        let builder = PostgresStore::builder(database.url()).connections(1).reap_every(None);
         let store = builder.connect().await.unwrap();
         let debit = async |key: &[u8]| {
             let debit = one(&store, ("api", key), &yearly(2), 1, Act::Debit(None)).await;
@@ -352,7 +353,7 @@ fn a_debit_on_an_account_without_leases_touches_its_row_alone() {
         };
         // The connection learns what the tables look like.
         assert_eq!(debit(b"ann").await, Ok(true));
-        let mut holder = common::client(&server.url()).await;
+        let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
         let lock = "LOCK TABLE admittance_logged_leases IN ACCESS EXCLUSIVE MODE";
         transaction.batch_execute(lock).await.unwrap();
@@ -367,9 +368,9 @@ fn a_debit_on_an_account_without_leases_touches_its_row_alone() {
 
 #[test]
 fn thousands_of_leases_end_in_one_step_and_are_forgotten_some_at_a_time() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         let budget = yearly(1_000_000);
         store.set_now(Some(start));
@@ -386,12 +387,12 @@ fn thousands_of_leases_end_in_one_step_and_are_forgotten_some_at_a_time() {
         let standing = debit.standing;
         assert_eq!((standing.spent, standing.reserved, standing.open), (1, 0, 0));
         let count = "SELECT count(*) FROM admittance_logged_leases";
-        assert_eq!(server.sql(count).unwrap(), "4096");
+        assert_eq!(database.sql(count).unwrap(), "4096");
         store.set_now(Some(start + TTL + Budget::ENDED_KEPT));
         for step in 1..=4_096 / Budget::FORGOTTEN_AT_ONCE {
             let _ = one(&store, ("api", b"ann"), &budget, 1, Act::Look).await.unwrap();
             let left = 4_096 - step * Budget::FORGOTTEN_AT_ONCE;
-            assert_eq!(server.sql(count).unwrap(), left.to_string());
+            assert_eq!(database.sql(count).unwrap(), left.to_string());
         }
     });
 }
@@ -435,8 +436,8 @@ fn idle(start: Micros, budget: &Budget) -> Vec<Idle> {
 }
 
 /// Whether each account is there a tick before a minute after it is idle, and then.
-async fn there(server: &PostgresServer, table: &str, debt: Debt) -> Vec<[bool; 2]> {
-    let builder = PostgresStore::builder(server.url()).table(table).connections(1);
+async fn there(database: &Database, table: &str, debt: Debt) -> Vec<[bool; 2]> {
+    let builder = PostgresStore::builder(database.url()).table(table).connections(1);
     let builder = builder.migrates(table == "admittance").reap_every(None);
     let store = builder.prefix(format!("{debt:?}")).connect().await.unwrap();
     let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
@@ -461,20 +462,24 @@ async fn there(server: &PostgresServer, table: &str, debt: Debt) -> Vec<[bool; 2
         store.reap().await.unwrap();
         let name = accounts[place].0;
         let rows = format!("SELECT FROM {table}_logged_accounts WHERE key LIKE '%{name}'");
-        let rows = server.sql(&format!("SELECT count(*) FROM ({rows}) AS r")).unwrap();
+        let rows = database.sql(&format!("SELECT count(*) FROM ({rows}) AS r")).unwrap();
         seen[place][which] = rows == "1";
     }
     let leases = format!("SELECT count(*) FROM {table}_logged_leases");
     let all_are_gone = seen.iter().all(|there| !there[1]);
-    assert_eq!(server.sql(&leases).unwrap() == "0", all_are_gone, "leases go with their accounts");
+    assert_eq!(
+        database.sql(&leases).unwrap() == "0",
+        all_are_gone,
+        "leases go with their accounts"
+    );
     seen
 }
 
 #[test]
 fn an_account_is_reaped_a_minute_after_it_is_idle_and_with_debt_after_the_debt() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     for debt in [Debt::Carry, Debt::Forgive] {
-        let seen = runtime.block_on(there(&server, "admittance", debt));
+        let seen = runtime.block_on(there(&database, "admittance", debt));
         assert_eq!(seen, [[true, false]; 7], "{debt:?}");
     }
     let edits: [(&str, &str); 8] = [
@@ -490,8 +495,8 @@ fn an_account_is_reaped_a_minute_after_it_is_idle_and_with_debt_after_the_debt()
     for (place, edit) in edits.iter().enumerate() {
         let table = format!("edited_{place}");
         let seen = runtime.block_on(async {
-            edited(&server, &table, &[*edit]).await;
-            there(&server, &table, Debt::Carry).await
+            edited(&database.url(), &table, &[*edit]).await;
+            there(&database, &table, Debt::Carry).await
         });
         assert_ne!(seen, [[true, false]; 7], "nobody noticed {edit:?}");
     }
@@ -499,9 +504,9 @@ fn an_account_is_reaped_a_minute_after_it_is_idle_and_with_debt_after_the_debt()
 
 #[test]
 fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         let budget = Budget::new(10_000, Cadence::every(Span::from_secs(100))).unwrap();
         store.set_now(Some(start));
@@ -519,14 +524,14 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
         let rows = || {
             let count = |table: &str| format!("(SELECT count(*) FROM admittance_logged_{table})");
             let tables = ["accounts", "leases"].map(count).join(", ");
-            server.sql(&format!("SELECT {tables}")).unwrap()
+            database.sql(&format!("SELECT {tables}")).unwrap()
         };
         let idle = start + TTL + Budget::ENDED_KEPT + Span::from_secs(60);
         let step = |at: Micros| {
             let at = at.epoch_us();
             let step =
                 format!("SELECT admittance_logged_reap_accounts(0, 64, 500, 60000000, {at})");
-            server.sql(&step).unwrap()
+            database.sql(&step).unwrap()
         };
         assert_eq!(step(idle - Span::TICK), "{0,0,0}");
         assert_eq!(step(idle), "{0,0,500}", "some leases of the first");
@@ -536,10 +541,10 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
         let look = one(&store, ("api", b"back"), &budget, 1, Act::Look).await.unwrap().standing;
         assert_eq!((look.spent, look.reserved, look.debt, look.open), (0, 0, 0, 0));
         let known = "SELECT open, ended FROM admittance_logged_accounts WHERE key LIKE '%back'";
-        assert_eq!(server.sql(known).unwrap(), "0|0");
+        assert_eq!(database.sql(known).unwrap(), "0|0");
         assert_eq!(rows(), "2|700");
         // One that is held is passed over.
-        let mut holder = common::client(&server.url()).await;
+        let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
         let held = "SELECT FROM admittance_logged_accounts FOR NO KEY UPDATE";
         transaction.batch_execute(held).await.unwrap();
@@ -554,8 +559,8 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
 }
 
 /// What is owed after a window that a lease outlived.
-async fn owed(server: &PostgresServer, table: &str) -> u64 {
-    let builder = PostgresStore::builder(server.url()).table(table).connections(1);
+async fn owed(url: &str, table: &str) -> u64 {
+    let builder = PostgresStore::builder(url).table(table).connections(1);
     let builder = builder.migrates(table == "admittance").reap_every(None);
     let store = builder.connect().await.unwrap();
     let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
@@ -573,11 +578,11 @@ async fn owed(server: &PostgresServer, table: &str) -> u64 {
 
 #[test]
 fn a_lease_that_outlives_its_window_gives_nothing_back_to_it() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         // One was spent and five were reserved to its end: four pay.
-        assert_eq!(owed(&server, "admittance").await, 16);
-        edited(&server, "outlived", &[(" AND l.until < ends), 0)", "), 0)")]).await;
-        assert_eq!(owed(&server, "outlived").await, 11, "an edit is noticed");
+        assert_eq!(owed(&database.url(), "admittance").await, 16);
+        edited(&database.url(), "outlived", &[(" AND l.until < ends), 0)", "), 0)")]).await;
+        assert_eq!(owed(&database.url(), "outlived").await, 11, "an edit is noticed");
     });
 }

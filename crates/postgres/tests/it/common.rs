@@ -1,23 +1,72 @@
-//! A real server, and the store over it as the testkit's suite wants it.
+//! A real server, databases on it, and the store over them as the testkit's suite wants it.
 
 pub(crate) mod budgets;
 pub(crate) mod fleets;
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use admittance::{Action, Applied, Builtin, Cost, Decision, Micros, Op, Store, StoreError};
 use admittance_postgres::{PostgresStore, TableName, migrate_edited};
-use admittance_testkit::servers::PostgresServer;
+use admittance_testkit::servers::{Failure, PostgresServer};
 use admittance_testkit::{Harness, Timed};
 use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
 
-/// A server that does not wait for the disk: what a crash loses is tested with a careful one.
+/// A server of the test's own, which does not wait for the disk: what a crash loses is tested with
+/// a careful one.
+///
+/// Most tests need only a [`database`]. A test needs a server if it restarts, crashes or copies it,
+/// reads its log, or expects every update to be heap-only: a transaction that is open in one
+/// database keeps old row versions in all of them, and where these fill a page, the next update of
+/// a row there is not heap-only.
 pub(crate) fn server() -> PostgresServer {
-    let quick = ["fsync=off", "full_page_writes=off", "autovacuum=off"];
+    let quick = ["fsync=off", "full_page_writes=off", "autovacuum=off", "max_connections=400"];
     PostgresServer::start_with(&quick).expect("Postgres is installed: apt-get install postgresql")
+}
+
+/// The server that the tests of this program share.
+pub(crate) fn shared() -> &'static PostgresServer {
+    static SERVER: LazyLock<PostgresServer> = LazyLock::new(server);
+    &SERVER
+}
+
+/// A new database on the shared server.
+pub(crate) fn database() -> Database {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let name = format!("test_{}", MADE.fetch_add(1, Ordering::Relaxed));
+    shared().database(&name).expect("a new name");
+    Database { name }
+}
+
+/// A database that one test has to itself, dropped with this value.
+pub(crate) struct Database {
+    pub(crate) name: String,
+}
+
+impl Database {
+    pub(crate) fn url(&self) -> String {
+        self.url_at(shared().address())
+    }
+
+    /// Its url through a proxy to the shared server.
+    pub(crate) fn url_at(&self, proxy: SocketAddr) -> String {
+        format!("postgres://postgres@{proxy}/{}", self.name)
+    }
+
+    /// Runs statements in it, as [`PostgresServer::sql`] does.
+    pub(crate) fn sql(&self, statements: &str) -> Result<String, Failure> {
+        shared().sql_in(&self.name, statements)
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        // One that stays takes room and does no other harm.
+        let _ = shared().sql(&format!("DROP DATABASE {} WITH (FORCE)", self.name));
+    }
 }
 
 pub(crate) fn runtime() -> Runtime {

@@ -1,7 +1,7 @@
 //! A fleet's coordinator in the database: the suite that every coordinator passes, functions that
 //! are nearly right, and what the server's own clock and life make of it.
 
-use crate::common;
+use crate::common::{self, Database};
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -26,10 +26,10 @@ async fn hold<F: Fleets>(fleets: &F) -> Result<(), Departure> {
 
 #[test]
 fn postgres_answers_what_core_answers_in_every_field() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let fleets = Postgres::new(&server.url(), &runtime, "admittance", 300);
+    let fleets = Postgres::new(&database.url(), &runtime, "admittance", 300);
     admittance_testkit::block_on(hold(&fleets)).unwrap();
 }
 
@@ -123,11 +123,11 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
 
 #[test]
 fn every_edited_step_is_noticed() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (from, to, promise)) in MUTANTS.iter().enumerate() {
-        let fleets = Postgres::new(&server.url(), &runtime, &format!("mutant_{place}"), 200);
+        let fleets = Postgres::new(&database.url(), &runtime, &format!("mutant_{place}"), 200);
         let fleets = fleets.edited("fleets", &[(from, to)]);
         let seen = admittance_testkit::block_on(async {
             match promise {
@@ -145,7 +145,7 @@ fn every_edited_step_is_noticed() {
 
 #[test]
 fn a_fleet_that_is_not_locked_is_noticed() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     // Reads, lets others go ahead, and writes.
@@ -153,7 +153,7 @@ fn a_fleet_that_is_not_locked_is_noticed() {
         ("WHERE f.key = wanted FOR NO KEY UPDATE;", "WHERE f.key = wanted;"),
         ("    IF is_known THEN\n", "    PERFORM pg_sleep(0.02);\n    IF is_known THEN\n"),
     ];
-    let fleets = Postgres::new(&server.url(), &runtime, "mutant", 1).edited("fleets", &edits);
+    let fleets = Postgres::new(&database.url(), &runtime, "mutant", 1).edited("fleets", &edits);
     let seen = admittance_testkit::block_on(coordinators_are_atomic(&fleets));
     assert_eq!(seen.map_err(|departure| departure.promise), Err(Promise::Atomic));
 }
@@ -284,29 +284,29 @@ fn a_store_that_does_not_know_its_life_goes_on_after_a_restart_and_is_caught() {
 
 #[test]
 fn a_table_made_anew_under_a_running_server_is_another_life() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        migrate(&server.url(), &TableName::default()).await.unwrap();
-        let life = || server.sql("SELECT admittance_life()").unwrap();
+        migrate(&database.url(), &TableName::default()).await.unwrap();
+        let life = || database.sql("SELECT admittance_life()").unwrap();
         let before = life();
         assert_eq!(before, life());
         // As a dump that is restored does it.
         let anew = "CREATE TABLE saved AS TABLE admittance_fleets; DROP TABLE admittance_fleets; \
                     CREATE UNLOGGED TABLE admittance_fleets AS TABLE saved";
-        server.sql(anew).unwrap();
+        database.sql(anew).unwrap();
         assert_ne!(before, life());
         let in_another_zone = format!("SET TIME ZONE 'Asia/Tokyo'; {}", "SELECT admittance_life()");
-        assert_eq!(server.sql(&in_another_zone).unwrap(), life(), "the same for every session");
+        assert_eq!(database.sql(&in_another_zone).unwrap(), life(), "the same for every session");
     });
 }
 
 #[test]
 fn a_fleet_that_many_begin_at_once_has_one_epoch_and_counts_each_node_once() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let mut stores = Vec::new();
         for _ in 0..2 {
-            let builder = PostgresStore::builder(server.url()).connections(8).batch_max(1);
+            let builder = PostgresStore::builder(database.url()).connections(8).batch_max(1);
             let store = builder.reap_every(None).connect().await.unwrap();
             common::until("every connection is there", async || store.is_connected()).await;
             stores.push(Arc::new(store));
@@ -333,9 +333,9 @@ fn a_fleet_that_many_begin_at_once_has_one_epoch_and_counts_each_node_once() {
 
 #[test]
 fn a_fleet_is_forgotten_a_day_after_its_last_step_and_not_before() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
         let rules = FleetRules::default();
@@ -350,13 +350,13 @@ fn a_fleet_is_forgotten_a_day_after_its_last_step_and_not_before() {
         let rows = || {
             let both = "SELECT (SELECT count(*) FROM admittance_fleets), \
                         (SELECT count(*) FROM admittance_nodes)";
-            server.sql(both).unwrap()
+            database.sql(both).unwrap()
         };
         store.set_now(Some(start + REMEMBERED - Span::TICK));
         assert_eq!(store.reap().await.unwrap().keys, 0);
         assert_eq!(rows(), "3|8");
         store.set_now(Some(start + REMEMBERED));
-        let mut holder = common::client(&server.url()).await;
+        let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
         let held = "SELECT FROM admittance_fleets WHERE key LIKE '%held' FOR NO KEY UPDATE";
         assert_eq!(transaction.query(held, &[]).await.unwrap().len(), 1);
@@ -376,11 +376,7 @@ fn a_fleet_is_forgotten_a_day_after_its_last_step_and_not_before() {
 /// Of three fleets with rules that keep for a week, how many are kept a tick before that, then, and
 /// a tick later: one that has just reported, one that has just been left, and one that since then
 /// has shorter rules, in another life of the store.
-async fn kept_for_a_week(
-    server: &PostgresServer,
-    table: &str,
-    edit: (&str, &str),
-) -> [Option<u64>; 3] {
+async fn kept_for_a_week(database: &Database, table: &str, edit: (&str, &str)) -> [Option<u64>; 3] {
     let edited = |step: &str, sql: &str| match step {
         "fleets" => {
             assert!(sql.contains(edit.0), "{:?}", edit.0);
@@ -388,8 +384,8 @@ async fn kept_for_a_week(
         }
         _ => sql.to_owned(),
     };
-    migrate_edited(&server.url(), &table.parse().unwrap(), edited).await.unwrap();
-    let builder = PostgresStore::builder(server.url()).table(table).migrates(false);
+    migrate_edited(&database.url(), &table.parse().unwrap(), edited).await.unwrap();
+    let builder = PostgresStore::builder(database.url()).table(table).migrates(false);
     let store = builder.reap_every(None).connect().await.unwrap();
     let (second, week) = (Span::from_secs(1), Span::from_secs(7 * 86_400));
     let rules = FleetRules { ttl: Span::ZERO, max_hold: week, ..FleetRules::default() };
@@ -409,7 +405,7 @@ async fn kept_for_a_week(
     for (kept, at) in kept.iter_mut().zip([end - Span::TICK, end, end + Span::TICK]) {
         store.set_now(Some(at));
         store.reap().await.unwrap();
-        let count = server.sql(&format!("SELECT count(*) FROM {table}_fleets")).unwrap();
+        let count = database.sql(&format!("SELECT count(*) FROM {table}_fleets")).unwrap();
         *kept = count.parse().ok();
     }
     kept
@@ -417,7 +413,7 @@ async fn kept_for_a_week(
 
 #[test]
 fn a_fleet_is_kept_for_longer_than_a_day_if_its_rules_reserve_for_longer() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     let edits = [
         (("", ""), [3, 2, 0]),
         (("f.latest + f.rules[4] + f.rules[3] * f.rules[5] + 1,", ""), [1, 0, 0]),
@@ -426,7 +422,7 @@ fn a_fleet_is_kept_for_longer_than_a_day_if_its_rules_reserve_for_longer() {
     ];
     for (place, (edit, kept)) in edits.into_iter().enumerate() {
         let table = format!("week_{place}");
-        let seen = runtime.block_on(kept_for_a_week(&server, &table, edit));
+        let seen = runtime.block_on(kept_for_a_week(&database, &table, edit));
         assert_eq!(seen, kept.map(Some), "{edit:?}");
     }
 }

@@ -59,9 +59,9 @@ fn back(count: u64, units: u64, grant: &Grant) -> GiveBack {
 
 #[test]
 fn leases_and_checks_share_one_limit_and_a_lease_comes_back_once() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let builder = PostgresStore::builder(server.url()).connections(2).unlogged("quick");
+        let builder = PostgresStore::builder(database.url()).connections(2).unlogged("quick");
         let store = builder.reap_every(None).connect().await.unwrap();
         for policy in ["kept", "quick"] {
             // A gcra of 50 an hour gets one unit back each 72 seconds: so much less is restored.
@@ -112,11 +112,11 @@ fn a_lease_and_its_return_are_one_round_trip_each_and_updates_stay_heap_only() {
 
 #[test]
 fn racing_returns_of_one_lease_restore_once_and_racing_leases_grant_the_limit() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let mut stores = Vec::new();
         for _ in 0..2 {
-            let builder = PostgresStore::builder(server.url()).connections(8).batch_max(1);
+            let builder = PostgresStore::builder(database.url()).connections(8).batch_max(1);
             stores.push(Arc::new(builder.reap_every(None).connect().await.unwrap()));
         }
         for (round, strategy) in [yearly(50), hourly(50)].into_iter().enumerate() {
@@ -145,9 +145,9 @@ fn racing_returns_of_one_lease_restore_once_and_racing_leases_grant_the_limit() 
 
 #[test]
 fn leases_given_back_are_forgotten_after_three_minutes_and_not_before() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let builder = PostgresStore::builder(server.url()).connections(2).unlogged("quick");
+        let builder = PostgresStore::builder(database.url()).connections(2).unlogged("quick");
         let store = builder.reap_every(None).connect().await.unwrap();
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
@@ -164,17 +164,17 @@ fn leases_given_back_are_forgotten_after_three_minutes_and_not_before() {
         for (later, left) in [(Span::from_us(kept.us() - 1), "3|3"), (kept, "0|0")] {
             store.set_now(Some(start + later));
             store.reap().await.unwrap();
-            assert_eq!(server.sql(count).unwrap(), left);
+            assert_eq!(database.sql(count).unwrap(), left);
         }
         // More than one statement may delete, by one tick.
         let many = "INSERT INTO admittance_logged_returned \
                     SELECT 'k', 1, n, 1 FROM generate_series(1, 20000) n";
-        server.sql(many).unwrap();
+        database.sql(many).unwrap();
         let size = "SELECT (pg_relation_size('admittance_logged_returned') + \
                     pg_relation_size('admittance_logged_returned_pkey')) / 20000";
-        println!("{} bytes for each with a key of one byte", server.sql(size).unwrap());
+        println!("{} bytes for each with a key of one byte", database.sql(size).unwrap());
         assert_eq!(store.reap_at_a_tick().await.keys, 0, "none of them is a key");
-        assert_eq!(server.sql(count).unwrap(), "0|0");
+        assert_eq!(database.sql(count).unwrap(), "0|0");
         // The year's window is still open, and its key was never idle.
         let late = give_back(&store, "api", &strategy, back(0, 1, &grant)).await;
         assert_eq!(late, Ok(0), "forgotten, and too old");
@@ -183,9 +183,9 @@ fn leases_given_back_are_forgotten_after_three_minutes_and_not_before() {
 
 #[test]
 fn what_cannot_be_leased_is_refused_and_what_is_no_state_is_not_given_back() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let strategy = yearly(50);
         let grant = lease(&store, "api", &strategy, ASK).await.unwrap();
         let minute = Span::from_secs(60);
@@ -199,19 +199,19 @@ fn what_cannot_be_leased_is_refused_and_what_is_no_state_is_not_given_back() {
             let given = give_back(&store, "api", &strategy, back(1, 1, &grant)).await;
             assert_eq!(given, Err(StoreError::NotLeasable));
         }
-        server.sql("UPDATE admittance_logged SET state = '{1,2,3}'").unwrap();
+        database.sql("UPDATE admittance_logged SET state = '{1,2,3}'").unwrap();
         assert_eq!(lease(&store, "api", &strategy, ASK).await, Err(StoreError::Unreadable));
         let given = give_back(&store, "api", &strategy, back(1, 1, &grant)).await;
         assert_eq!(given, Err(StoreError::Unreadable));
-        assert_eq!(server.sql("SELECT count(*) FROM admittance_logged_returned").unwrap(), "0");
+        assert_eq!(database.sql("SELECT count(*) FROM admittance_logged_returned").unwrap(), "0");
     });
 }
 
 #[test]
 fn numbers_that_no_limit_has_are_asked_for_and_given_back_as_the_largest() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let most =
             Ask { need: u64::MAX, least: 1, want: u64::MAX, round_trip: Span::from_us(u64::MAX) };
         for strategy in [yearly(50), hourly(50)] {

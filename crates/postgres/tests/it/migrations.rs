@@ -20,42 +20,42 @@ fn window(limit: u64) -> Builtin {
 
 #[test]
 fn eight_instances_that_start_together_install_once() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let mut instances = JoinSet::new();
         for _ in 0..8 {
-            let url = server.url();
+            let url = database.url();
             instances.spawn(async move { migrate(&url, &TableName::default()).await.unwrap() });
         }
         let reports = instances.join_all().await;
         let worked: Vec<&Report> = reports.iter().filter(|report| report.applied > 0).collect();
         assert_eq!(worked.len(), 1, "{reports:?}");
         assert!(reports.iter().all(|report| report.version == worked[0].version));
-        let again = migrate(&server.url(), &TableName::default()).await.unwrap();
+        let again = migrate(&database.url(), &TableName::default()).await.unwrap();
         assert_eq!(again, Report { applied: 0, ..*worked[0] });
     });
 }
 
 #[test]
 fn the_defaults_of_the_database_do_not_matter() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let runtime = common::runtime();
     let settings = ["isolation = 'repeatable read'", "isolation = serializable", "read_only = on"];
     runtime.block_on(async {
-        for (number, setting) in settings.iter().enumerate() {
-            let name = format!("limits{number}");
-            let url = server.database(&name).unwrap();
+        for setting in settings {
+            let database = common::database();
+            let name = &database.name;
             let set = format!("ALTER DATABASE {name} SET default_transaction_{setting}");
-            server.sql(&set).unwrap();
+            database.sql(&set).unwrap();
             let mut instances = JoinSet::new();
             for _ in 0..8 {
-                let url = url.clone();
+                let url = database.url();
                 instances.spawn(async move { migrate(&url, &TableName::default()).await });
             }
             let reports = instances.join_all().await;
             let reports: Vec<Report> = reports.into_iter().map(Result::unwrap).collect();
             let worked = reports.iter().filter(|report| report.applied > 0).count();
             assert_eq!(worked, 1, "{setting}: {reports:?}");
-            let store = common::store(&url).await;
+            let store = common::store(&database.url()).await;
             let decision = common::check(&store, "api", &window(1), b"ann").await.unwrap();
             assert!(decision.is_admit(), "{setting}");
         }
@@ -107,21 +107,22 @@ async fn budgets_work(store: &PostgresStore) {
 
 #[test]
 fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
-    let (server, runtime) = (common::server(), common::runtime());
-    server.sql("CREATE ROLE service LOGIN").unwrap();
-    server.sql("REVOKE ALL ON SCHEMA public FROM PUBLIC").unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    // A role is the server's. No other test makes one.
+    database.sql("CREATE ROLE service LOGIN").unwrap();
+    database.sql("REVOKE ALL ON SCHEMA public FROM PUBLIC").unwrap();
     let no_functions = "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC";
-    server.sql(no_functions).unwrap();
+    database.sql(no_functions).unwrap();
     let log: Builtin = SlidingLog::new(5, Span::from_secs(1)).unwrap().into();
     runtime.block_on(async {
-        let url = format!("postgres://service@127.0.0.1:{}/postgres", server.port());
+        let url = database.url().replace("postgres@", "service@");
         let store = common::store(&url).await;
         let error = common::check(&store, "api", &window(5), b"ann").await.unwrap_err();
         assert!(error.to_string().contains("admittance migrate"), "it may create nothing: {error}");
         drop(store);
 
-        migrate(&server.url(), &TableName::default()).await.unwrap();
-        server.sql(include_str!("../../grants.sql")).unwrap();
+        migrate(&database.url(), &TableName::default()).await.unwrap();
+        database.sql(include_str!("../../grants.sql")).unwrap();
         assert_eq!(migrate(&url, &TableName::default()).await.unwrap().applied, 0);
         let builder = PostgresStore::builder(url).connections(1).unlogged("quick");
         let store = builder.reap_every(None).connect().await.unwrap();
@@ -165,27 +166,27 @@ fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
 
 #[test]
 fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     let table = TableName::default();
     runtime.block_on(async {
-        let report = migrate(&server.url(), &table).await.unwrap();
-        server.sql("UPDATE admittance_migrations SET checksum = 'x' WHERE version = 2").unwrap();
-        let error = migrate(&server.url(), &table).await.unwrap_err();
+        let report = migrate(&database.url(), &table).await.unwrap();
+        database.sql("UPDATE admittance_migrations SET checksum = 'x' WHERE version = 2").unwrap();
+        let error = migrate(&database.url(), &table).await.unwrap_err();
         assert!(matches!(error, MigrateError::Changed { version: 2 }), "{error}");
 
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let error = common::check(&store, "api", &window(1), b"ann").await.unwrap_err();
         assert_eq!(error.recovery(), Recovery::Operator);
         assert!(error.to_string().contains("step 2"), "{error}");
 
-        server.sql("DELETE FROM admittance_migrations WHERE version = 2").unwrap();
-        let error = migrate(&server.url(), &table).await.unwrap_err();
+        database.sql("DELETE FROM admittance_migrations WHERE version = 2").unwrap();
+        let error = migrate(&database.url(), &table).await.unwrap_err();
         assert!(matches!(error, MigrateError::Database(_)), "its functions are there: {error}");
         let others = (report.version - 1).to_string();
-        assert_eq!(server.sql("SELECT count(*) FROM admittance_migrations").unwrap(), others);
+        assert_eq!(database.sql("SELECT count(*) FROM admittance_migrations").unwrap(), others);
 
-        server.sql("INSERT INTO admittance_migrations VALUES (1000, 'later', 'x')").unwrap();
-        let error = migrate(&server.url(), &table).await.unwrap_err();
+        database.sql("INSERT INTO admittance_migrations VALUES (1000, 'later', 'x')").unwrap();
+        let error = migrate(&database.url(), &table).await.unwrap_err();
         let known = report.version;
         assert!(
             matches!(error, MigrateError::Newer { found: 1000, known: it } if it == known),
@@ -196,11 +197,11 @@ fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
 
 #[test]
 fn two_deployments_share_a_database_and_nothing_else() {
-    let (server, runtime) = (common::server(), common::runtime());
-    server.sql("CREATE SCHEMA tenant").unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    database.sql("CREATE SCHEMA tenant").unwrap();
     runtime.block_on(async {
         for table in ["admittance", "other", "tenant.admittance"] {
-            let builder = PostgresStore::builder(server.url()).table(table).connections(1);
+            let builder = PostgresStore::builder(database.url()).table(table).connections(1);
             let store = builder.connect().await.unwrap();
             assert!(common::check(&store, "api", &window(1), b"ann").await.unwrap().is_admit());
             assert!(!common::check(&store, "api", &window(1), b"ann").await.unwrap().is_admit());
@@ -210,15 +211,15 @@ fn two_deployments_share_a_database_and_nothing_else() {
 
 #[test]
 fn without_its_functions_the_database_is_refused_with_what_to_do() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let builder = PostgresStore::builder(server.url()).migrates(false).connections(1);
+        let builder = PostgresStore::builder(database.url()).migrates(false).connections(1);
         let store = builder.connect().await.unwrap();
         let error = common::check(&store, "api", &window(1), b"ann").await.unwrap_err();
         assert!(matches!(error, StoreError::Refused { .. }), "{error}");
         assert!(error.to_string().contains("admittance migrate"), "{error}");
         // Somebody migrates, and the store goes on by itself.
-        migrate(&server.url(), &TableName::default()).await.unwrap();
+        migrate(&database.url(), &TableName::default()).await.unwrap();
         let works = async || common::check(&store, "api", &window(9), b"ann").await.is_ok();
         common::until("the store finds its functions", works).await;
     });
@@ -226,9 +227,9 @@ fn without_its_functions_the_database_is_refused_with_what_to_do() {
 
 #[test]
 fn a_missing_database_or_role_is_refused_and_no_password_shown() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let runtime = common::runtime();
     runtime.block_on(async {
-        let port = server.port();
+        let port = common::shared().port();
         for url in [
             format!("postgres://nobody:s3cret@127.0.0.1:{port}/postgres"),
             format!("postgres://postgres:s3cret@127.0.0.1:{port}/missing"),

@@ -122,13 +122,13 @@ const BY_CONTRACT: &[Mutant] = &[
 
 #[test]
 fn every_edited_step_is_noticed_by_its_contract() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (step, from, to, contract)) in BY_CONTRACT.iter().enumerate() {
         let table = format!("mutant_{place}");
         let harness = async {
-            let harness = Postgres::new(&server.url(), &runtime, Path::OneLogged, 100).await;
+            let harness = Postgres::new(&database.url(), &runtime, Path::OneLogged, 100).await;
             harness.edited(&table, step, from, to).await
         };
         let harness = runtime.block_on(harness);
@@ -168,11 +168,11 @@ fn window(limit: u64) -> Builtin {
 /// As `races.rs` counts them.
 #[test]
 fn a_row_that_is_not_locked_admits_too_many() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         // Reads, lets others go ahead, and writes by the key.
         let store = edited(
-            &server.url(),
+            &database.url(),
             &[
                 ("ops", "WHERE t.key = wanted FOR NO KEY UPDATE;", "WHERE t.key = wanted;"),
                 ("ops", "WHERE t.ctid = place;", "WHERE t.key = wanted;"),
@@ -200,10 +200,10 @@ fn a_row_that_is_not_locked_admits_too_many() {
 /// As `storage.rs` reaps them.
 #[test]
 fn a_reaper_that_does_not_look_at_the_clock_deletes_what_is_live() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let store = edited(
-            &server.url(),
+            &database.url(),
             &[
                 ("reap", "            AND t.idle_at <= idle_since\n", ""),
                 ("reap", " AND t.idle_at <= idle_since", ""),
@@ -218,10 +218,10 @@ fn a_reaper_that_does_not_look_at_the_clock_deletes_what_is_live() {
 /// As `storage.rs` counts them.
 #[test]
 fn an_index_on_what_checks_change_ends_heap_only_updates() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let store = edited(
-            &server.url(),
+            &database.url(),
             &[("state", "CREATE SEQUENCE", "CREATE INDEX ON {state} (idle_at); CREATE SEQUENCE")],
         )
         .await;
@@ -233,7 +233,7 @@ fn an_index_on_what_checks_change_ends_heap_only_updates() {
         drop(store);
         let read = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables \
                     WHERE relname = 'edited_logged'";
-        let seen = async || server.sql(read).unwrap() == "50|0";
+        let seen = async || database.sql(read).unwrap() == "50|0";
         common::until("no update is heap-only any more", seen).await;
     });
 }
@@ -272,9 +272,9 @@ fn batches_that_lock_in_the_order_given_deadlock() {
 /// The unedited functions pass what the edited ones do not, so the tests above test the edits.
 #[test]
 fn unedited_functions_are_installed_the_same_way_and_right() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = edited(&server.url(), &[]).await;
+        let store = edited(&database.url(), &[]).await;
         let log: Builtin = SlidingLog::new(2, Span::from_secs(60)).unwrap().into();
         store.set_now(Micros::from_epoch_ms(1_700_000_000_000));
         let limits =

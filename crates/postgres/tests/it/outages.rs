@@ -14,11 +14,11 @@ fn window(limit: u64) -> Builtin {
 
 #[test]
 fn a_server_that_is_absent_at_first_is_found_when_it_is_there() {
-    let (server, runtime) = (common::server(), common::runtime());
-    let proxy = Proxy::start(server.address()).unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    let proxy = Proxy::start(common::shared().address()).unwrap();
     proxy.cut();
     runtime.block_on(async {
-        let url = format!("postgres://postgres@{}/postgres", proxy.address());
+        let url = database.url_at(proxy.address());
         let store = PostgresStore::builder(url).connections(2).connect().await.unwrap();
         for _ in 0..3 {
             let answer = common::check(&store, "api", &window(5), b"ann").await;
@@ -74,10 +74,10 @@ fn a_restart_and_a_cut_in_the_middle_are_recovered_from_and_charge_at_most_once(
 
 #[test]
 fn an_answer_that_is_lost_is_not_taken_for_a_charge_that_did_not_happen() {
-    let (server, runtime) = (common::server(), common::runtime());
-    let proxy = Proxy::start(server.address()).unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    let proxy = Proxy::start(common::shared().address()).unwrap();
     runtime.block_on(async {
-        let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
+        let url = format!("{}?sslmode=disable", database.url_at(proxy.address()));
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
         let store = builder.answer_within(Duration::from_millis(300)).connect().await.unwrap();
         let _ = common::check(&store, "api", &window(5), b"ann").await.unwrap();
@@ -94,11 +94,11 @@ fn an_answer_that_is_lost_is_not_taken_for_a_charge_that_did_not_happen() {
 
 #[test]
 fn a_row_that_is_held_too_long_is_unavailable_and_not_charged() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let _ = common::check(&store, "api", &window(5), b"ann").await.unwrap();
-        let mut holder = common::client(&server.url()).await;
+        let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
         transaction.batch_execute("SELECT FROM admittance_logged FOR UPDATE").await.unwrap();
         let answer = common::check(&store, "api", &window(5), b"ann").await;
@@ -111,15 +111,15 @@ fn a_row_that_is_held_too_long_is_unavailable_and_not_charged() {
 
 #[test]
 fn a_server_that_became_read_only_is_unavailable() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let _ = common::check(&store, "api", &window(5), b"ann").await.unwrap();
         // As a demoted server answers.
         let broken = "CREATE OR REPLACE FUNCTION admittance_logged_one(wanted bytea, \
             spec bigint[], action int, cost bigint, hook bigint) RETURNS bigint[] \
             LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '25006'; END $$";
-        server.sql(broken).unwrap();
+        database.sql(broken).unwrap();
         let answer = common::check(&store, "api", &window(5), b"ann").await;
         assert_eq!(answer, Err(StoreError::Unavailable));
     });
@@ -127,10 +127,10 @@ fn a_server_that_became_read_only_is_unavailable() {
 
 #[test]
 fn a_caller_that_goes_away_leaves_the_store_usable() {
-    let (server, runtime) = (common::server(), common::runtime());
-    let proxy = Proxy::start(server.address()).unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    let proxy = Proxy::start(common::shared().address()).unwrap();
     runtime.block_on(async {
-        let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
+        let url = format!("{}?sslmode=disable", database.url_at(proxy.address()));
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
         let store = builder.connect().await.unwrap();
         proxy.delay(Duration::from_millis(20));

@@ -22,10 +22,10 @@ async fn hold<R: Relays>(relays: &R) -> Result<(), Departure> {
 
 #[test]
 fn postgres_answers_what_the_relay_in_memory_answers() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let relays = Postgres::new(&server.url(), &runtime, "admittance", 300);
+    let relays = Postgres::new(&database.url(), &runtime, "admittance", 300);
     admittance_testkit::block_on(hold(&relays)).unwrap();
 }
 
@@ -66,11 +66,11 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
 
 #[test]
 fn every_edited_step_is_noticed() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (from, to, promise)) in MUTANTS.iter().enumerate() {
-        let relays = Postgres::new(&server.url(), &runtime, &format!("mutant_{place}"), 200);
+        let relays = Postgres::new(&database.url(), &runtime, &format!("mutant_{place}"), 200);
         let relays = relays.edited("relay", &[(from, to)]);
         let seen = admittance_testkit::block_on(async {
             match promise {
@@ -88,7 +88,7 @@ fn every_edited_step_is_noticed() {
 
 #[test]
 fn an_owner_that_is_not_locked_is_noticed() {
-    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     // Reads, lets others go ahead, and writes.
@@ -99,7 +99,7 @@ fn an_owner_that_is_not_locked_is_noticed() {
             "        PERFORM pg_sleep(0.002);\n        UPDATE {name}_notes n SET",
         ),
     ];
-    let relays = Postgres::new(&server.url(), &runtime, "mutant", 1).edited("relay", &edits);
+    let relays = Postgres::new(&database.url(), &runtime, "mutant", 1).edited("relay", &edits);
     let seen = admittance_testkit::block_on(relays_are_atomic(&relays));
     assert_eq!(seen.map_err(|departure| departure.promise), Err(Promise::Atomic));
 }
@@ -116,12 +116,13 @@ fn finishes(leases: std::ops::Range<u64>) -> Vec<Note> {
 
 #[test]
 fn ends_beyond_those_that_are_remembered_are_taken_and_the_oldest_go() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let all: Vec<u64> = (0..ENDED_MAX as u64).collect();
         store.collect(Collect { ended: &all, ..here(1) }).await.unwrap();
-        let count = || server.sql("SELECT count(*), min(lease), max(lease) FROM admittance_ended");
+        let count =
+            || database.sql("SELECT count(*), min(lease), max(lease) FROM admittance_ended");
         assert_eq!(count().unwrap(), "10000|0|9999");
         let posted = store.post(1, &finishes(10_000..11_000)).await.unwrap().unwrap();
         assert!(posted.iter().all(|posted| *posted == Posted::Left));
@@ -135,9 +136,9 @@ fn ends_beyond_those_that_are_remembered_are_taken_and_the_oldest_go() {
 
 #[test]
 fn an_owner_is_forgotten_a_minute_after_it_was_here_with_all_that_waits_for_it() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
         for owner in [1, 2] {
@@ -147,14 +148,14 @@ fn an_owner_is_forgotten_a_minute_after_it_was_here_with_all_that_waits_for_it()
         let rows = || {
             let count = |table: &str| format!("(SELECT count(*) FROM admittance_{table})");
             let tables = ["boxes", "notes", "ended"].map(count).join(", ");
-            server.sql(&format!("SELECT {tables}")).unwrap()
+            database.sql(&format!("SELECT {tables}")).unwrap()
         };
         let gone = start + Span::from_secs(10) + Span::from_secs(60);
         store.set_now(Some(gone - Span::TICK));
         store.reap().await.unwrap();
         assert_eq!(rows(), "2|4000|4000");
         store.set_now(Some(gone));
-        let mut holder = common::client(&server.url()).await;
+        let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
         let held = "SELECT FROM admittance_boxes WHERE number = 1 FOR NO KEY UPDATE";
         assert_eq!(transaction.query(held, &[]).await.unwrap().len(), 1);
@@ -187,10 +188,10 @@ fn a_crash_leaves_nobody_here_until_they_come_again() {
 
 #[test]
 fn every_call_is_one_round_trip() {
-    let (server, runtime) = (common::server(), common::runtime());
-    let proxy = Proxy::start(server.address()).unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    let proxy = Proxy::start(common::shared().address()).unwrap();
     runtime.block_on(async {
-        let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
+        let url = format!("{}?sslmode=disable", database.url_at(proxy.address()));
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
         let store = builder.connect().await.unwrap();
         while store.reap().await.is_err() {

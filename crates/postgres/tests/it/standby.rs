@@ -40,8 +40,10 @@ impl Standby {
             "listen_addresses=127.0.0.1".into(),
             format!("unix_socket_directories={}", data.display()),
             // A standby must allow for as many as its primary does.
-            "max_connections=200".into(),
+            "max_connections=400".into(),
             "dynamic_shared_memory_type=mmap".into(),
+            // Nothing here depends on what a crash would lose.
+            "fsync=off".into(),
         ] {
             server.args(["-c", &setting]);
         }

@@ -28,10 +28,10 @@ fn kinds(limit: u64) -> [Builtin; 4] {
 
 #[test]
 fn a_check_is_one_round_trip_and_a_batch_is_one_for_all() {
-    let (server, runtime) = (common::server(), common::runtime());
-    let proxy = Proxy::start(server.address()).unwrap();
+    let (database, runtime) = (common::database(), common::runtime());
+    let proxy = Proxy::start(common::shared().address()).unwrap();
     runtime.block_on(async {
-        let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
+        let url = format!("{}?sslmode=disable", database.url_at(proxy.address()));
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
         let store = Arc::new(builder.connect().await.unwrap());
         // The reaper has a connection of its own, whose setting up is not to be counted.
@@ -125,9 +125,9 @@ fn a_crash_keeps_what_is_logged_and_empties_what_is_not() {
 
 #[test]
 fn idle_rows_are_reaped_and_live_ones_are_not() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let builder = PostgresStore::builder(server.url()).connections(2).unlogged("quick");
+        let builder = PostgresStore::builder(database.url()).connections(2).unlogged("quick");
         let store = builder.reap_every(None).connect().await.unwrap();
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
@@ -146,7 +146,7 @@ fn idle_rows_are_reaped_and_live_ones_are_not() {
         let rows = || {
             let count = |table: &str| format!("(SELECT count(*) FROM admittance_{table})");
             let tables = ["logged", "unlogged", "logged_entries", "unlogged_entries"];
-            server.sql(&format!("SELECT {}", tables.map(count).join(" + "))).unwrap()
+            database.sql(&format!("SELECT {}", tables.map(count).join(" + "))).unwrap()
         };
         assert_eq!(rows(), "8040");
         store.set_now(Some(start + minute));
@@ -157,7 +157,7 @@ fn idle_rows_are_reaped_and_live_ones_are_not() {
         let orphans = "SELECT count(*) FROM admittance_logged_orphans";
         let swept = async || {
             store.reap().await.unwrap();
-            rows() == "40" && server.sql(orphans).unwrap() == "0"
+            rows() == "40" && database.sql(orphans).unwrap() == "0"
         };
         common::until("entries that nobody has are deleted", swept).await;
         for key in &keys[..10] {
@@ -170,9 +170,9 @@ fn idle_rows_are_reaped_and_live_ones_are_not() {
 
 #[test]
 fn one_tick_is_enough_for_many_idle_rows() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         // The reaper's connection is there once it has answered.
         assert_eq!(store.reap().await.unwrap().keys, 0);
         // More than twice what one round of statements deletes, and a few that are live.
@@ -182,13 +182,13 @@ fn one_tick_is_enough_for_many_idle_rows() {
                  '{{1}}', NULL, CASE WHEN n % 1000 = 0 THEN 4503599627370495 ELSE 1 END \
                  FROM generate_series(1, 70000) n"
             );
-            server.sql(&rows).unwrap();
+            database.sql(&rows).unwrap();
         }
         let live = async || -> String {
             let both = "SELECT (SELECT count(*) FROM admittance_logged WHERE idle_at = 1) + \
                         (SELECT count(*) FROM admittance_unlogged WHERE idle_at = 1), \
                         (SELECT count(*) FROM admittance_unlogged)";
-            server.sql(both).unwrap()
+            database.sql(both).unwrap()
         };
         assert_eq!(live().await, "139860|70000");
         assert_eq!(store.reap_at_a_tick().await.keys, 139_860);
@@ -198,16 +198,16 @@ fn one_tick_is_enough_for_many_idle_rows() {
 
 #[test]
 fn a_row_that_a_check_holds_is_passed_over() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
         for key in [b"held", b"free"] {
             let _ = common::check(&store, "api", &gcra(3), key).await.unwrap();
         }
         store.set_now(Some(start + Span::from_secs(86_400)));
-        let mut holder = common::client(&server.url()).await;
+        let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
         let held = "SELECT FROM admittance_logged WHERE key LIKE '%held' FOR NO KEY UPDATE";
         assert_eq!(transaction.query(held, &[]).await.unwrap().len(), 1);
@@ -219,25 +219,25 @@ fn a_row_that_a_check_holds_is_passed_over() {
 
 #[test]
 fn a_long_log_is_pruned_and_costs_one_entry_per_admission() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let log: Builtin = SlidingLog::new(1_000, Span::from_ms(1)).unwrap().into();
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         for tick in 0..1_500 {
             store.set_now(Some(start + Span::from_us(tick * 100)));
             assert!(common::check(&store, "api", &log, b"ann").await.unwrap().is_admit());
         }
-        let entries = server.sql("SELECT count(*) FROM admittance_logged_entries").unwrap();
+        let entries = database.sql("SELECT count(*) FROM admittance_logged_entries").unwrap();
         assert!(entries.parse::<u64>().unwrap() <= 10 + 64, "{entries} entries, ten live");
     });
 }
 
 #[test]
 fn keys_of_any_bytes_and_length_are_kept_apart() {
-    let (server, runtime) = (common::server(), common::runtime());
+    let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&server.url()).await;
+        let store = common::store(&database.url()).await;
         let mut rng = fastrand::Rng::with_seed(7);
         // Bytes that do not compress: an index would refuse them as they are.
         let long: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(4_097).collect();

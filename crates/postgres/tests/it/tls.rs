@@ -77,7 +77,7 @@ fn a_server_is_believed_as_the_mode_says() {
         let (answer, _) = ask(format!("sslmode=verify-full&sslrootcert={other}")).await;
         assert!(matches!(answer, Err(StoreError::Refused { .. })), "{answer:?}");
     });
-    let plain = common::server();
+    let plain = common::database();
     common::runtime().block_on(async {
         let builder = PostgresStore::builder(format!("{}?sslmode=require", plain.url()));
         let store = builder.connections(1).connect().await.unwrap();

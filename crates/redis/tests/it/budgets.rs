@@ -8,7 +8,6 @@ use crate::support::{InOneSlot, Seam, runtime, shared};
 use admittance::budget::{Accounts, Act, Budget, Charge, Entry, LeaseKey};
 use admittance::{Cadence, Micros, Span};
 use admittance_redis::{RedisStore, script_texts};
-use admittance_testkit::servers::RedisServer;
 use admittance_testkit::{
     Budgets, Departure, accounts_are_apart, accounts_are_atomic, accounts_charge_all_or_none,
     accounts_equal_core,
@@ -27,8 +26,7 @@ fn hold<B: Budgets>(budgets: &B) {
 
 #[test]
 fn redis_books_as_core_does() {
-    let server = RedisServer::start().unwrap();
-    hold(&Seam::new(&server.url()));
+    hold(&Seam::new(&shared::redis()));
 }
 
 #[test]
@@ -171,9 +169,8 @@ const NEARLY: &[(&str, &str)] = &[
 
 #[test]
 fn a_script_that_is_nearly_right_is_caught() {
-    let server = RedisServer::start().unwrap();
     // One harness for all: each store has a prefix of its own, and meets nothing of another's.
-    let mut seam = Seam::new(&server.url());
+    let mut seam = Seam::new(&shared::redis());
     let mut unnoticed = Vec::new();
     for &edit in NEARLY {
         let texts = script_texts();

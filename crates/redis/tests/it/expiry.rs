@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::runtime;
+use crate::support::{fresh, runtime, shared};
 use admittance::{
     Action, Builtin, Cadence, Cell, Cells, Cost, Gcra, Micros, Op, SlidingLog, SlidingWindow, Span,
     Store, Swap, Tat, TokenBucket, Window,
@@ -37,8 +37,8 @@ fn expires_at(server: &RedisServer, name: &[u8]) -> u64 {
 
 /// Whether any key expires before its strategy's `idle_at`, which the store's answers show.
 fn is_ever_early(edit: Option<(&str, &str)>) -> bool {
-    let server = RedisServer::start().unwrap();
-    let builder = RedisStore::builder(&server.url());
+    let server = shared::server();
+    let builder = fresh(&server.url());
     let builder = edit.into_iter().fold(builder, |b, (from, to)| b.edit_scripts(from, to));
     let mut is_early = false;
     runtime().block_on(async {
@@ -59,7 +59,7 @@ fn is_ever_early(edit: Option<(&str, &str)>) -> bool {
                 };
                 let full_at = idle_at.epoch_us();
                 let name = store.stored_name("api", &strategy, key.as_bytes());
-                let expires_us = expires_at(&server, &name) * 1_000;
+                let expires_us = expires_at(server, &name) * 1_000;
                 // A second later than it is idle, for clocks that are set back.
                 is_early |= expires_us < full_at + KEPT_US;
                 // Nor does it stay much longer.

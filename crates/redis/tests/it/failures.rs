@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{check, cluster_url, hourly, peek, runtime};
+use crate::support::{check, cluster_url, fresh, fresh_prefix, hourly, peek, runtime, shared};
 use admittance::store::lanes::Size;
 use admittance::{
     Action, Builtin, Cell, Cells, Combine, Cost, Group, Limit, Many, Op, Recovery, SlidingLog,
@@ -116,10 +116,9 @@ fn an_answer_that_is_lost_on_its_way_is_said_to_be_lost_and_not_sent_again() {
 
 #[test]
 fn an_ask_given_up_before_it_was_sent_is_not_sent() {
-    let server = RedisServer::start().unwrap();
-    let proxy = Proxy::start(server.address()).unwrap();
+    let proxy = Proxy::start(shared::server().address()).unwrap();
     runtime().block_on(async {
-        let builder = RedisStore::builder(&format!("redis://{}", proxy.address())).lanes(ONE);
+        let builder = fresh(&format!("redis://{}", proxy.address())).lanes(ONE);
         let (store, strategy) = (builder.build().unwrap(), hourly(100));
         assert!(check(&store, &strategy, b"ann").await.unwrap().is_admit());
         proxy.delay(Duration::from_millis(300));
@@ -137,10 +136,9 @@ fn an_ask_given_up_before_it_was_sent_is_not_sent() {
 
 #[test]
 fn one_ask_is_one_round_trip_and_many_at_once_are_few() {
-    let server = RedisServer::start().unwrap();
-    let proxy = Proxy::start(server.address()).unwrap();
+    let proxy = Proxy::start(shared::server().address()).unwrap();
     runtime().block_on(async {
-        let store = RedisStore::builder(&format!("redis://{}", proxy.address())).build().unwrap();
+        let store = fresh(&format!("redis://{}", proxy.address())).build().unwrap();
         let strategy = hourly(10_000);
         // Both lanes are connected, and the script is known.
         for _ in 0..4 {
@@ -258,7 +256,7 @@ fn a_server_that_cannot_write_is_unavailable_and_charges_nothing() {
 
 #[test]
 fn what_is_stored_and_is_no_state_is_an_error_and_never_an_admission() {
-    let server = RedisServer::start().unwrap();
+    let (server, prefix) = (shared::server(), fresh_prefix());
     let hour = Span::from_secs(3_600);
     let strategies: [Builtin; 4] = [
         hourly(5),
@@ -267,7 +265,7 @@ fn what_is_stored_and_is_no_state_is_an_error_and_never_an_admission() {
         SlidingLog::new(5, hour).unwrap().into(),
     ];
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
+        let store = RedisStore::builder(&server.url()).prefix(&prefix).build().unwrap();
         for strategy in &strategies {
             let name = String::from_utf8(store.stored_name("api", strategy, b"ann")).unwrap();
             let words: [&[&str]; 10] = [
@@ -310,8 +308,9 @@ fn what_is_stored_and_is_no_state_is_an_error_and_never_an_admission() {
             let _ = store.apply(reset).await.unwrap();
             assert_eq!(check(&store, strategy, b"ann").await.unwrap().remaining, 4);
         }
-        server.command(&["DEL", "admittance:own:=x:{ann}"]).unwrap();
-        server.command(&["HSET", "admittance:own:=x:{ann}", "a", "1"]).unwrap();
+        let name = format!("{prefix}:own:=x:{{ann}}");
+        server.command(&["DEL", &name]).unwrap();
+        server.command(&["HSET", &name, "a", "1"]).unwrap();
         let cell = Cell { policy: "own", shape: "x", key: b"ann" };
         assert_eq!(store.load(cell).await, Err(StoreError::Unreadable));
     });
@@ -319,12 +318,10 @@ fn what_is_stored_and_is_no_state_is_an_error_and_never_an_admission() {
 
 #[test]
 fn limits_in_different_slots_are_refused_unless_they_have_one_hash_tag() {
-    let cluster = RedisCluster::start().unwrap();
     runtime().block_on(async {
-        let url = cluster_url(&cluster);
         let options =
             PolicyOptions { hash_tag: Some("shop".to_owned()), ..PolicyOptions::default() };
-        let builder = RedisStore::builder(&url).policy("one", options.clone());
+        let builder = fresh(&shared::cluster()).policy("one", options.clone());
         let store = builder.policy("two", options).build().unwrap();
         let strategy = hourly(5);
         let limit = |policy, key| Limit { policy, strategy: &strategy, key, cost: Cost::ONE };

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Seam, runtime, sentinel_url, shared};
+use crate::support::{Seam, fresh_prefix, runtime, sentinel_url, shared};
 use admittance::concurrency::{FleetRules, Grant, Leave, Node, Report};
 use admittance::{Coordinator, CoordinatorError, Micros, REMEMBERED, Span, StoreError};
 use admittance_redis::{RedisStore, script_texts};
@@ -106,9 +106,8 @@ const NEARLY: &[(&str, &str)] = &[
 
 #[test]
 fn a_script_that_is_nearly_right_is_caught() {
-    let server = RedisServer::start().unwrap();
     // One harness for all: each store has a prefix of its own, and meets nothing of another's.
-    let mut seam = Seam::new(&server.url());
+    let mut seam = Seam::new(&shared::redis());
     seam.0.run(coordinators_equal_core(&seam)).unwrap();
     for &edit in NEARLY {
         let texts = script_texts();
@@ -286,11 +285,11 @@ fn linked(replica: &RedisServer) {
 
 #[test]
 fn a_fleet_is_kept_for_a_day_or_as_long_as_its_rules_keep_a_node() {
-    let server = RedisServer::start().unwrap();
+    let (server, prefix) = (shared::server(), fresh_prefix());
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
+        let store = RedisStore::builder(&server.url()).prefix(&prefix).build().unwrap();
         let left = |fleet: &str| {
-            let name = format!("admittance::~fleet:{{{fleet}}}");
+            let name = format!("{prefix}::~fleet:{{{fleet}}}");
             match server.command(&["PTTL", &name]).unwrap() {
                 Reply::Integer(left) => left,
                 other => panic!("{other:?}"),
@@ -313,15 +312,15 @@ fn a_fleet_is_kept_for_a_day_or_as_long_as_its_rules_keep_a_node() {
 
 /// How long a fleet is kept that had rules of a week, and in another life of the store has shorter.
 fn kept_in_another_life(edit: (&str, &str)) -> i64 {
-    let server = RedisServer::start().unwrap();
+    let (server, prefix) = (shared::server(), fresh_prefix());
     runtime().block_on(async {
-        let builder = RedisStore::builder(&server.url());
+        let builder = RedisStore::builder(&server.url()).prefix(&prefix);
         let store = builder.edit_scripts(edit.0, edit.1).build().unwrap();
         let week = FleetRules { max_hold: Span::from_secs(7 * 86_400), ..RULES };
         store.beat("fleet", &week, &report(1)).await.unwrap();
         store.set_life("another");
         store.beat("fleet", &RULES, &report(2)).await.unwrap();
-        match server.command(&["PTTL", "admittance::~fleet:{fleet}"]).unwrap() {
+        match server.command(&["PTTL", &format!("{prefix}::~fleet:{{fleet}}")]).unwrap() {
             Reply::Integer(left) => left,
             other => panic!("{other:?}"),
         }
@@ -339,11 +338,11 @@ fn a_fleet_that_is_quiet_for_longer_than_its_rules_is_kept_until_it_is_not() {
 
 #[test]
 fn what_is_no_fleet_is_unreadable_and_stays() {
-    let server = RedisServer::start().unwrap();
+    let (server, prefix) = (shared::server(), fresh_prefix());
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
+        let store = RedisStore::builder(&server.url()).prefix(&prefix).build().unwrap();
         let (name, leave) = (
-            "admittance::~fleet:{fleet}",
+            &format!("{prefix}::~fleet:{{fleet}}"),
             Leave { node: report(1).node, sequence: 9, in_flight: 0 },
         );
         for text in

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use crate::support::{OnServer, hourly, peek, runtime, shared};
+use crate::support::{OnServer, fresh, hourly, peek, runtime, shared};
 use admittance::budget::{Accounts, Act, Budget, Charge, Entry};
 use admittance::{Atomicity, Cadence, Cost, FuseAsk, Fuses, Limit, StoreError};
-use admittance_redis::{PolicyOptions, RedisStore, script_texts};
-use admittance_testkit::servers::RedisServer;
+use admittance_redis::{PolicyOptions, script_texts};
 use admittance_testkit::{
     Departure, fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal_core,
     joint_admits_less,
@@ -79,9 +78,9 @@ fn a_script_that_is_nearly_right_is_caught() {
 fn what_lies_in_several_slots_is_refused_unless_a_tag_holds_it_together() {
     let url = shared::cluster();
     runtime().block_on(async {
-        let apart = RedisStore::builder(&url).prefix("apart").build().unwrap();
+        let apart = fresh(&url).build().unwrap();
         let tag = PolicyOptions { hash_tag: Some("one".into()), ..PolicyOptions::default() };
-        let tagged = RedisStore::builder(&url).prefix("tagged").policy("api", tag.clone());
+        let tagged = fresh(&url).policy("api", tag.clone());
         let tagged = tagged.policy("tokens", tag).build().unwrap();
         let strategy = hourly(3);
         let limits = [Limit { policy: "api", strategy: &strategy, key: b"ann", cost: Cost::ONE }];
@@ -98,10 +97,9 @@ fn what_lies_in_several_slots_is_refused_unless_a_tag_holds_it_together() {
 
 #[test]
 fn what_cannot_be_read_is_an_error_and_nobody_is_charged() {
-    let server = RedisServer::start().unwrap();
-    let url = server.url();
+    let url = shared::redis();
     runtime().block_on(async {
-        let store = RedisStore::builder(&url).prefix("odd").build().unwrap();
+        let store = fresh(&url).build().unwrap();
         let strategy = hourly(3);
         let limits = [Limit { policy: "api", strategy: &strategy, key: b"ann", cost: Cost::ONE }];
         let budget = Budget::new(5, Cadence::Day { offset_minutes: 0 }).unwrap();
@@ -132,10 +130,9 @@ fn what_cannot_be_read_is_an_error_and_nobody_is_charged() {
 
 #[test]
 fn what_no_replica_confirms_says_so_and_a_denial_does_not_wait() {
-    let server = RedisServer::start().unwrap();
     runtime().block_on(async {
         let options = PolicyOptions { wait_replicas: 1, ..PolicyOptions::default() };
-        let builder = RedisStore::builder(&server.url()).policy("api", options);
+        let builder = fresh(&shared::redis()).policy("api", options);
         let store = builder.replica_patience(Duration::from_millis(1)).build().unwrap();
         let strategy = hourly(4);
         let limits = [Limit { policy: "api", strategy: &strategy, key: b"ann", cost: Cost::ONE }];

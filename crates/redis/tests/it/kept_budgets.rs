@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{cluster_url, runtime};
+use crate::support::{fresh, runtime, shared};
 use admittance::budget::{
     Account, Accounts, Act, Answered, Booked, Budget, Charge, Entry, LeaseKey, Settlement,
 };
 use admittance::store::lanes::Size;
 use admittance::{Cadence, Micros, Span, StoreError};
 use admittance_redis::{PolicyOptions, RedisStore, script_texts};
-use admittance_testkit::servers::{Proxy, RedisCluster, RedisServer, Reply};
+use admittance_testkit::servers::{Proxy, RedisServer, Reply};
 
 const START: Micros = Micros::saturating_from_epoch_us(1_700_000_000_123_457);
 const LEASE: LeaseKey = LeaseKey(7);
@@ -97,9 +97,8 @@ fn cases() -> Vec<Case> {
 }
 
 /// Whether a key goes before its account is the same as none, or never, in any of the cases.
-fn departs(edit: Option<(&str, &str)>) -> Option<String> {
-    let server = RedisServer::start().unwrap();
-    let builder = RedisStore::builder(&server.url());
+fn departs(server: &RedisServer, edit: Option<(&str, &str)>) -> Option<String> {
+    let builder = fresh(&server.url());
     let builder = edit.into_iter().fold(builder, |b, (from, to)| b.edit_scripts(from, to));
     runtime().block_on(async {
         let store = builder.build().unwrap();
@@ -111,7 +110,7 @@ fn departs(edit: Option<(&str, &str)>) -> Option<String> {
                 let idle_at = account.idle_at(budget).epoch_us();
                 latest = idle_at.max(latest);
                 for name in names(&store, budget, key) {
-                    let expires_us = match integer(&server, &["PEXPIRETIME", &name]) {
+                    let expires_us = match integer(server, &["PEXPIRETIME", &name]) {
                         -2 => continue,
                         -1 => return Some(format!("{name} stays for good after {act:?}")),
                         at => u64::try_from(at).unwrap() * 1_000,
@@ -126,12 +125,12 @@ fn departs(edit: Option<(&str, &str)>) -> Option<String> {
             }
         }
         // A look at nothing leaves nothing.
-        let before = integer(&server, &["DBSIZE"]);
+        let before = integer(server, &["DBSIZE"]);
         let answered = book(&store, &every(100, 3_600), "nobody", 0, Act::Look).await;
         assert_eq!(answered.decision.remaining, 100);
         let settled = book(&store, &every(100, 3_600), "nobody", 5, Act::Settle(LEASE)).await;
         assert_eq!(settled.settlement, Settlement::Unknown);
-        assert_eq!(integer(&server, &["DBSIZE"]), before);
+        assert_eq!(integer(server, &["DBSIZE"]), before);
         None
     })
 }
@@ -141,7 +140,8 @@ const SLACK_US: u64 = 60_000_000;
 
 #[test]
 fn no_key_of_an_account_goes_before_it_is_the_same_as_none_or_stays_for_good() {
-    assert_eq!(departs(None), None);
+    let server = RedisServer::start().unwrap();
+    assert_eq!(departs(&server, None), None);
 }
 
 #[test]
@@ -169,18 +169,20 @@ fn a_key_that_goes_early_or_never_is_caught() {
             "if a.ended > 0 and is_longer then",
         ),
     ];
+    let server = RedisServer::start().unwrap();
     for edit in edits {
         let texts = script_texts();
         assert!(texts.iter().any(|(_, text, _)| text.contains(edit.0)), "{:?}", edit.0);
-        let departed = departs(Some(edit)).unwrap_or_else(|| panic!("{edit:?} was not noticed"));
+        let departed =
+            departs(&server, Some(edit)).unwrap_or_else(|| panic!("{edit:?} was not noticed"));
         println!("{edit:?}: {departed}");
     }
 }
 
 /// Whether a key stays for good when leases have ended by the server's own clock.
 fn stays_for_good(edit: Option<(&str, &str)>) -> bool {
-    let server = RedisServer::start().unwrap();
-    let builder = RedisStore::builder(&server.url());
+    let server = shared::server();
+    let builder = fresh(&server.url());
     let builder = edit.into_iter().fold(builder, |b, (from, to)| b.edit_scripts(from, to));
     runtime().block_on(async {
         let store = builder.build().unwrap();
@@ -193,7 +195,7 @@ fn stays_for_good(edit: Option<(&str, &str)>) -> bool {
         }
         let settled = book(&store, &budget, "ann", 3, Act::Settle(LEASE)).await;
         assert!(matches!(settled.settlement, Settlement::Now(_)), "it is remembered: {settled:?}");
-        let left = names(&store, &budget, "ann").map(|name| integer(&server, &["PTTL", &name]));
+        let left = names(&store, &budget, "ann").map(|name| integer(server, &["PTTL", &name]));
         let is_right = |left: i64| [-1, -2].contains(&left) || (570_000..700_000).contains(&left);
         assert!(left.into_iter().all(is_right), "{left:?}");
         left.contains(&-1)
@@ -210,8 +212,7 @@ fn a_lease_is_over_by_the_servers_clock_and_everything_goes() {
 
 /// Whether anything is answered otherwise than by core.
 fn differs(edit: Option<(&str, &str)>, budget: &Budget, steps: &[(u64, Act)]) -> bool {
-    let server = RedisServer::start().unwrap();
-    let builder = RedisStore::builder(&server.url()).manual_clock(START);
+    let builder = fresh(&shared::redis()).manual_clock(START);
     let builder = edit.into_iter().fold(builder, |b, (from, to)| b.edit_scripts(from, to));
     runtime().block_on(async {
         let (store, mut account) = (builder.build().unwrap(), Account::default());
@@ -429,10 +430,9 @@ fn an_entry_whose_answer_is_lost_is_not_sent_again() {
 
 #[test]
 fn a_booking_that_no_replica_confirms_says_so_and_a_look_or_a_denial_does_not_wait() {
-    let server = RedisServer::start().unwrap();
     runtime().block_on(async {
         let options = PolicyOptions { wait_replicas: 1, ..PolicyOptions::default() };
-        let builder = RedisStore::builder(&server.url()).policy("tokens", options);
+        let builder = fresh(&shared::redis()).policy("tokens", options);
         let patience = Duration::from_millis(1);
         let store = builder.replica_patience(patience).manual_clock(START).build().unwrap();
         let budget = every(10, 60);
@@ -450,10 +450,9 @@ fn a_booking_that_no_replica_confirms_says_so_and_a_look_or_a_denial_does_not_wa
 
 #[test]
 fn accounts_of_one_slot_are_booked_together_and_of_two_are_refused() {
-    let cluster = RedisCluster::start().unwrap();
     runtime().block_on(async {
         let tag = |tag: &str| PolicyOptions { hash_tag: Some(tag.into()), ..Default::default() };
-        let builder = RedisStore::builder(&cluster_url(&cluster)).manual_clock(START);
+        let builder = fresh(&shared::cluster()).manual_clock(START);
         let builder = builder.policy("team", tag("org")).policy("user", tag("org"));
         let store = builder.policy("other", tag("elsewhere")).build().unwrap();
         let (minute, day) = (every(100, 60), every(150, 86_400));
@@ -478,9 +477,9 @@ fn accounts_of_one_slot_are_booked_together_and_of_two_are_refused() {
 
 #[test]
 fn what_is_no_account_is_unreadable_and_stays() {
-    let server = RedisServer::start().unwrap();
+    let server = shared::server();
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).manual_clock(START).build().unwrap();
+        let store = fresh(&server.url()).manual_clock(START).build().unwrap();
         let budget = every(100, 60);
         let [hash, open, _] = names(&store, &budget, "ann");
         let acts = [Act::Look, Act::Debit(None), Act::Debit(Some(LEASE)), reserve(LEASE, 9)];
@@ -507,7 +506,7 @@ fn what_is_no_account_is_unreadable_and_stays() {
         server.command(&["ZADD", &open, "1", "not a lease"]).unwrap();
         let answered = book(&store, &budget, "ann", 1, reserve(LEASE, 9)).await;
         assert_eq!(answered.standing.open, 1);
-        assert_eq!(integer(&server, &["ZCARD", &open]), 1);
+        assert_eq!(integer(server, &["ZCARD", &open]), 1);
     });
 }
 

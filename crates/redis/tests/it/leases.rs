@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use crate::support::{check, fresh_prefix, hourly, peek, runtime, shared};
+use crate::support::{check, fresh, fresh_prefix, hourly, peek, runtime, shared};
 use admittance::lease::{Ask, GiveBack, Grant, LeaseId};
 use admittance::{
     Action, Answer, Builtin, Micros, Op, Outcome, Retry, SlidingLog, SlidingWindow, Span, Store,
     StoreError, Window,
 };
 use admittance_redis::{PolicyOptions, RedisStore};
-use admittance_testkit::servers::{Proxy, RedisServer, Reply};
+use admittance_testkit::servers::{Proxy, RedisServer, Reply, free_port};
 
 const ASK: Ask = Ask { need: 1, least: 1, want: 40, round_trip: Span::ZERO };
 
@@ -78,34 +78,33 @@ fn leases_and_checks_share_one_limit_and_a_lease_comes_back_once() {
 
 #[test]
 fn a_lease_given_back_is_remembered_for_three_minutes_and_state_for_as_long_as_after_a_check() {
-    let server = RedisServer::start().unwrap();
+    let server = shared::server();
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).prefix("p").build().unwrap();
         for strategy in [yearly(50), hourly(50)] {
+            let prefix = fresh_prefix();
+            let store = RedisStore::builder(&server.url()).prefix(&prefix).build().unwrap();
             let grant = lease(&store, &strategy, ASK).await.unwrap();
             let name = store.stored_name("api", &strategy, b"ann");
             let name = String::from_utf8(name).unwrap();
             let kept_for = |idle: Micros| {
-                let expires = integer(&server, &["PEXPIRETIME", &name]);
+                let expires = integer(server, &["PEXPIRETIME", &name]);
                 i64::try_from(idle.epoch_ms_ceil()).unwrap() + 1_000 == expires
             };
             assert!(kept_for(grant.decision.reset_at));
             assert!(give_back(&store, &strategy, back(2, 30, &grant)).await.unwrap() > 0);
             assert!(kept_for(peek(&store, &strategy, b"ann").await.unwrap().reset_at));
-            let marker = "p:api:-ffffffffffffffff-2:{ann}";
-            let left = integer(&server, &["PTTL", marker]);
+            let marker = format!("{prefix}:api:-ffffffffffffffff-2:{{ann}}");
+            let left = integer(server, &["PTTL", &marker]);
             assert!((170_000..=180_000).contains(&left), "{left}");
-            server.command(&["FLUSHALL"]).unwrap();
         }
     });
 }
 
 #[test]
 fn a_lease_and_its_return_are_one_script_each() {
-    let server = RedisServer::start().unwrap();
-    let proxy = Proxy::start(server.address()).unwrap();
+    let proxy = Proxy::start(shared::server().address()).unwrap();
     runtime().block_on(async {
-        let store = RedisStore::builder(&format!("redis://{}", proxy.address())).build().unwrap();
+        let store = fresh(&format!("redis://{}", proxy.address())).build().unwrap();
         let strategy = yearly(1_000);
         for round in 0..4 {
             let both = tokio::join!(
@@ -131,12 +130,8 @@ fn on_a_cluster_a_lease_and_its_return_share_a_slot_with_and_without_a_hash_tag(
         let url = shared::cluster();
         let options =
             PolicyOptions { hash_tag: Some("shop".to_owned()), ..PolicyOptions::default() };
-        let tagged = RedisStore::builder(&url)
-            .prefix(fresh_prefix())
-            .policy("api", options)
-            .build()
-            .unwrap();
-        let plain = RedisStore::builder(&url).prefix(fresh_prefix()).build().unwrap();
+        let tagged = fresh(&url).policy("api", options).build().unwrap();
+        let plain = fresh(&url).build().unwrap();
         for store in [tagged, plain] {
             for (id, strategy) in [(1, yearly(50)), (2, hourly(50))] {
                 let grant = lease(&store, &strategy, ASK).await.unwrap();
@@ -151,10 +146,9 @@ fn on_a_cluster_a_lease_and_its_return_share_a_slot_with_and_without_a_hash_tag(
 
 #[test]
 fn what_cannot_be_leased_is_refused_without_asking_the_server() {
-    let server = RedisServer::start().unwrap();
-    server.kill();
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
+        let store =
+            RedisStore::builder(&format!("redis://127.0.0.1:{}", free_port())).build().unwrap();
         let grant = Grant {
             granted: 1,
             decision: admittance::Decision {
@@ -199,10 +193,9 @@ fn what_is_no_state_is_neither_leased_nor_given_back() {
 
 #[test]
 fn a_grant_that_no_replica_confirms_is_an_error_and_nothing_granted_or_given_back_is_not() {
-    let server = RedisServer::start().unwrap();
     runtime().block_on(async {
         let options = PolicyOptions { wait_replicas: 1, ..PolicyOptions::default() };
-        let builder = RedisStore::builder(&server.url()).policy("api", options);
+        let builder = fresh(&shared::redis()).policy("api", options);
         let store = builder.replica_patience(Duration::from_millis(5)).build().unwrap();
         let strategy = yearly(50);
         let at = peek(&store, &strategy, b"ann").await.unwrap();
@@ -225,12 +218,11 @@ fn a_grant_that_no_replica_confirms_is_an_error_and_nothing_granted_or_given_bac
 
 #[test]
 fn numbers_that_no_limit_has_are_asked_for_and_given_back_as_the_largest() {
-    let server = RedisServer::start().unwrap();
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
         let most =
             Ask { need: u64::MAX, least: 1, want: u64::MAX, round_trip: Span::from_us(u64::MAX) };
         for strategy in [yearly(50), hourly(50)] {
+            let store = fresh(&shared::redis()).build().unwrap();
             let all = Ask { least: u64::MAX, ..most };
             assert_eq!(lease(&store, &strategy, all).await.unwrap().granted, 0);
             let grant = lease(&store, &strategy, most).await.unwrap();
@@ -238,7 +230,6 @@ fn numbers_that_no_limit_has_are_asked_for_and_given_back_as_the_largest() {
             assert_eq!(grant.decision.outcome, Outcome::Deny(Retry::Never), "for the rest");
             let given = give_back(&store, &strategy, back(6, u64::MAX, &grant)).await.unwrap();
             assert!((49..=50).contains(&given), "{given}");
-            server.command(&["FLUSHALL"]).unwrap();
         }
     });
 }

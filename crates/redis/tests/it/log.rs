@@ -1,6 +1,6 @@
 //! Logs that are long: they decide as core does, and no script reads through one.
 
-use crate::support::runtime;
+use crate::support::{fresh, runtime, shared};
 use admittance::{
     Action, Answer, Builtin, Cost, Micros, Op, Outcome, Retry, SlidingLog, Span, Store, StoreError,
     Strategy,
@@ -43,13 +43,12 @@ fn differs_from_core(edits: &[(&str, &str)]) -> Option<String> {
     let seed: u64 = seed.unwrap_or(20_260_117);
     println!("replay with ADMITTANCE_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
-    let server = RedisServer::start().unwrap();
     runtime().block_on(async {
         for (from, _) in edits {
             let is_there = script_texts().iter().any(|(_, text, _)| text.contains(from));
             assert!(is_there, "no script has {from:?} in it");
         }
-        let builder = RedisStore::builder(&server.url()).manual_clock(Micros::ZERO);
+        let builder = fresh(&shared::redis()).manual_clock(Micros::ZERO);
         let builder = edits.iter().fold(builder, |b, (from, to)| b.edit_scripts(from, to));
         let store = builder.build().unwrap();
         for round in 0..20_u8 {
@@ -115,10 +114,10 @@ fn a_search_that_is_nearly_right_is_caught() {
 
 #[test]
 fn a_list_that_is_no_log_is_an_error() {
-    let server = RedisServer::start().unwrap();
+    let server = shared::server();
     let strategy: Builtin = SlidingLog::new(5, Span::from_secs(1)).unwrap().into();
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
+        let store = fresh(&server.url()).build().unwrap();
         let name = String::from_utf8(store.stored_name("api", &strategy, b"ann")).unwrap();
         let lists: [&[&str]; 9] = [
             &["0"],

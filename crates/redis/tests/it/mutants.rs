@@ -2,9 +2,8 @@
 
 use std::future::Future;
 
-use crate::support::OnServer;
+use crate::support::{OnServer, shared};
 use admittance_redis::script_texts;
-use admittance_testkit::servers::RedisServer;
 use admittance_testkit::{
     Violation, custom_strategies_decide_exactly, equals_core, groups_equal_core,
     keeps_what_was_spent_when_a_limit_changes, leases_equal_core, many_keys_at_one_instant,
@@ -28,8 +27,7 @@ fn caught<'h, F>(
 }
 
 fn on_a_server(test: impl FnOnce(&mut OnServer)) {
-    let server = RedisServer::start().unwrap();
-    test(&mut OnServer::new(&server.url()));
+    test(&mut OnServer::new(&shared::redis()));
 }
 
 #[test]

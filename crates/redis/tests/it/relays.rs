@@ -1,6 +1,6 @@
 //! The relay on real servers: equal to the one in memory, and what it leaves in the server.
 
-use crate::support::{Seam, runtime, shared};
+use crate::support::{Seam, fresh_prefix, runtime, shared};
 use admittance::relay::{Collect, Note, Posted, Told};
 use admittance::{Relay, Span, StoreError};
 use admittance_redis::{RedisStore, script_texts};
@@ -34,7 +34,6 @@ fn a_cluster_relays_as_memory_does() {
 
 #[test]
 fn a_script_that_is_nearly_right_is_caught() {
-    let server = RedisServer::start().unwrap();
     let edits = [
         // Notes that are collected twice, and ones for an owner who is not here.
         ("call('DEL', KEYS[2])\n", "\n"),
@@ -56,7 +55,7 @@ fn a_script_that_is_nearly_right_is_caught() {
         ("finish = now + tonumber(ARGV[3])", "finish = now + tonumber(ARGV[3]) + 1"),
     ];
     // One harness for all: each store has a prefix of its own, and meets nothing of another's.
-    let mut seam = Seam::new(&server.url());
+    let mut seam = Seam::new(&shared::redis());
     seam.0.run(relays_equal_memory(&seam)).unwrap();
     for edit in edits {
         let texts = script_texts();
@@ -136,10 +135,10 @@ fn a_server_that_forgets_the_scripts_or_everything_goes_on() {
 
 #[test]
 fn what_is_no_owner_is_unreadable_and_stays() {
-    let server = RedisServer::start().unwrap();
+    let (server, prefix) = (shared::server(), fresh_prefix());
     runtime().block_on(async {
-        let store = RedisStore::builder(&server.url()).build().unwrap();
-        let name = "admittance::~here:{7}";
+        let store = RedisStore::builder(&server.url()).prefix(&prefix).build().unwrap();
+        let name = &format!("{prefix}::~here:{{7}}");
         server.command(&["SET", name, "x"]).unwrap();
         let collected = store.collect(here(Span::from_secs(60))).await;
         assert_eq!(collected, Err(StoreError::Unreadable));

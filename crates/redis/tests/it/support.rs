@@ -30,7 +30,7 @@ impl OnServer {
     }
 
     pub(crate) fn builder(&self) -> Builder {
-        let builder = RedisStore::builder(&self.url).prefix(fresh_prefix());
+        let builder = fresh(&self.url);
         self.edits.iter().fold(builder, |builder, (from, to)| builder.edit_scripts(from, to))
     }
 }
@@ -196,6 +196,11 @@ impl Budgets for InOneSlot {
     }
 }
 
+/// A store with a prefix of its own.
+pub(crate) fn fresh(url: &str) -> Builder {
+    RedisStore::builder(url).prefix(fresh_prefix())
+}
+
 /// A prefix that no other store of this program has.
 pub(crate) fn fresh_prefix() -> String {
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -203,15 +208,20 @@ pub(crate) fn fresh_prefix() -> String {
 }
 
 /// The servers that tests of this program share, each store with a prefix of its own. A test that
-/// stops, freezes or reconfigures a server, or counts what is in it, starts one for itself.
+/// stops, freezes, empties or reconfigures a server, keeps it busy, waits for it only briefly, or
+/// counts what is in it or what it has done, starts one for itself.
 pub(crate) mod shared {
     use std::sync::LazyLock;
 
     use admittance_testkit::servers::{RedisCluster, RedisSentinel, RedisServer};
 
-    pub(crate) fn redis() -> String {
+    pub(crate) fn server() -> &'static RedisServer {
         static SERVER: LazyLock<RedisServer> = LazyLock::new(|| RedisServer::start().unwrap());
-        SERVER.url()
+        &SERVER
+    }
+
+    pub(crate) fn redis() -> String {
+        server().url()
     }
 
     pub(crate) fn valkey() -> String {

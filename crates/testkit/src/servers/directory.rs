@@ -22,8 +22,8 @@ impl Directory {
         static SWEEP: Once = Once::new();
         SWEEP.call_once(sweep);
         let failed = "make a temporary directory";
-        let inner =
-            tempfile::Builder::new().prefix(PREFIX).tempdir().map_err(Failure::io(failed))?;
+        let inner = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base());
+        let inner = inner.map_err(Failure::io(failed))?;
         // Another user, as whom Postgres runs, must be able to pass through.
         fs::set_permissions(inner.path(), fs::Permissions::from_mode(0o711))
             .map_err(Failure::io(failed))?;
@@ -44,10 +44,15 @@ impl Directory {
     }
 }
 
+/// Where the directories are made.
+fn base() -> PathBuf {
+    std::env::var_os("ADMITTANCE_SERVERS").map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
 /// Removes the directories of processes that died. Whatever cannot be removed stays: it belongs to
 /// somebody else.
 fn sweep() {
-    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(base()).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && let Ok(lock) = File::open(entry.path().join(LOCK))
             && lock.try_lock().is_ok()

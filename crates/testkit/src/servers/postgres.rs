@@ -299,6 +299,8 @@ fn initialize(directory: &Directory, user: Option<&'static str>) -> Result<(), F
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).args(as_user(user)).arg(initdb);
     command.args(["--no-sync", "--auth=trust", "--username=postgres"]);
+    // Every server copies what is made here, the first segment of the log included.
+    command.arg("--wal-segsize=1");
     command.args(["--encoding=UTF8", "--locale=C", "--pgdata"]).arg(&data);
     run(command.current_dir(directory.path()))?;
     Ok(())
