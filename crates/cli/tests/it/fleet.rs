@@ -6,15 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use admittance::{
-    Action, Applied, AppliedMany, AppliedSeveral, Builtin, Cost, Decision, Group, GuardSettings,
-    Many, Micros, Op, Source, Store, StoreError, Strategy,
-};
+use admittance::{Action, Builtin, Cost, Decision, GuardSettings, Micros, Source, Store, Strategy};
 use admittance_postgres::PostgresStore;
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_redis::RedisStore;
 use admittance_server::{AnyStore, Config, Fail, Service};
+use admittance_testkit::Scripted;
 use admittance_testkit::servers::{Proxy, RedisServer};
 use tonic::transport::Channel;
 
@@ -45,30 +43,18 @@ struct Entry {
     decision: Decision,
 }
 
-/// A store whose answers are written down.
-struct Recorded<S> {
-    store: S,
-    log: Arc<Mutex<Vec<Entry>>>,
-}
+type Log = Arc<Mutex<Vec<Entry>>>;
 
-impl<S: Store> Store for Recorded<S> {
-    async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        let applied = self.store.apply(op).await?;
+/// A store whose answers are written down.
+fn recorded(store: impl Store + 'static, log: &Log) -> AnyStore {
+    let log = Arc::clone(log);
+    AnyStore::new(Scripted::new(store).watched(move |op, applied| {
         if let (Action::Check(cost), Some(decision)) = (op.action, applied.decision()) {
             let (strategy, key, at) = (*op.strategy, op.key.to_vec(), applied.at);
             let entry = Entry { strategy, key, cost, at, decision };
-            self.log.lock().expect("no panic holds it").push(entry);
+            log.lock().expect("no panic holds it").push(entry);
         }
-        Ok(applied)
-    }
-
-    async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.store.check_many(many).await
-    }
-
-    async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.store.several(group).await
-    }
+    }))
 }
 
 /// How long the load lasts, in ticks of [`TICK`].
@@ -129,7 +115,7 @@ fn replay(log: &[Entry]) -> Result<(), String> {
 }
 
 /// Loads two services, each with a store of its own to one server, and replays what they were told.
-async fn two_hold_one_limit(stores: [AnyStore; 2], log: Arc<Mutex<Vec<Entry>>>) {
+async fn two_hold_one_limit(stores: [AnyStore; 2], log: Log) {
     let config = Config::parse("test", POLICIES, Fail::Closed).expect("valid policies");
     let mut loads = Vec::new();
     for (store, seed) in stores.iter().zip(1..) {
@@ -161,10 +147,10 @@ async fn two_hold_one_limit(stores: [AnyStore; 2], log: Arc<Mutex<Vec<Entry>>>) 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_on_one_redis_decide_as_core_does() {
     let url = stores::redis();
-    let log = Arc::new(Mutex::new(Vec::new()));
+    let log = Log::default();
     let store = || {
         let store = RedisStore::builder(&url).build().expect("a good URL");
-        AnyStore::new(Recorded { store, log: Arc::clone(&log) })
+        recorded(store, &log)
     };
     two_hold_one_limit([store(), store()], Arc::clone(&log)).await;
 }
@@ -172,10 +158,10 @@ async fn two_services_on_one_redis_decide_as_core_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_on_one_postgres_decide_as_core_does() {
     let url = stores::postgres();
-    let log = Arc::new(Mutex::new(Vec::new()));
+    let log = Log::default();
     let store = async || {
         let store = PostgresStore::builder(&url).connect().await.expect("a good URL");
-        AnyStore::new(Recorded { store, log: Arc::clone(&log) })
+        recorded(store, &log)
     };
     two_hold_one_limit([store().await, store().await], Arc::clone(&log)).await;
 }
