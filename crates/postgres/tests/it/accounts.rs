@@ -504,9 +504,9 @@ fn an_account_is_reaped_a_minute_after_it_is_idle_and_with_debt_after_the_debt()
 
 #[test]
 fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
-    let (database, runtime) = (common::database(), common::runtime());
+    let (server, runtime) = (common::server(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&database.url()).await;
+        let store = common::store(&server.url()).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         let budget = Budget::new(10_000, Cadence::every(Span::from_secs(100))).unwrap();
         store.set_now(Some(start));
@@ -524,14 +524,14 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
         let rows = || {
             let count = |table: &str| format!("(SELECT count(*) FROM admittance_logged_{table})");
             let tables = ["accounts", "leases"].map(count).join(", ");
-            database.sql(&format!("SELECT {tables}")).unwrap()
+            server.sql(&format!("SELECT {tables}")).unwrap()
         };
         let idle = start + TTL + Budget::ENDED_KEPT + Span::from_secs(60);
         let step = |at: Micros| {
             let at = at.epoch_us();
             let step =
                 format!("SELECT admittance_logged_reap_accounts(0, 64, 500, 60000000, {at})");
-            database.sql(&step).unwrap()
+            server.sql(&step).unwrap()
         };
         assert_eq!(step(idle - Span::TICK), "{0,0,0}");
         assert_eq!(step(idle), "{0,0,500}", "some leases of the first");
@@ -541,10 +541,10 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
         let look = one(&store, ("api", b"back"), &budget, 1, Act::Look).await.unwrap().standing;
         assert_eq!((look.spent, look.reserved, look.debt, look.open), (0, 0, 0, 0));
         let known = "SELECT open, ended FROM admittance_logged_accounts WHERE key LIKE '%back'";
-        assert_eq!(database.sql(known).unwrap(), "0|0");
+        assert_eq!(server.sql(known).unwrap(), "0|0");
         assert_eq!(rows(), "2|700");
         // One that is held is passed over.
-        let mut holder = common::client(&database.url()).await;
+        let mut holder = common::client(&server.url()).await;
         let transaction = holder.transaction().await.unwrap();
         let held = "SELECT FROM admittance_logged_accounts FOR NO KEY UPDATE";
         transaction.batch_execute(held).await.unwrap();

@@ -20,10 +20,10 @@ async fn hold<B: Budgets>(budgets: &B) -> Result<(), Departure> {
 
 #[test]
 fn postgres_answers_what_core_answers_in_every_field() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let budgets = Postgres::new(&database.url(), &runtime, "admittance", 300);
+    let budgets = Postgres::new(&server.url(), &runtime, "admittance", 300);
     admittance_testkit::block_on(hold(&budgets)).unwrap();
 }
 
@@ -147,12 +147,12 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
 
 #[test]
 fn every_edited_step_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     let mut unnoticed = Vec::new();
     for (place, (from, to, promise)) in MUTANTS.iter().enumerate() {
-        let budgets = Postgres::new(&database.url(), &runtime, &format!("mutant_{place}"), 400);
+        let budgets = Postgres::new(&server.url(), &runtime, &format!("mutant_{place}"), 400);
         let budgets = budgets.edited(&[(from, to)]);
         let seen = admittance_testkit::block_on(async {
             match promise {
@@ -174,7 +174,7 @@ fn every_edited_step_is_noticed() {
 
 #[test]
 fn an_account_that_is_not_locked_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     // Reads, lets others go ahead, and writes.
@@ -185,7 +185,7 @@ fn an_account_that_is_not_locked_is_noticed() {
             "        PERFORM pg_sleep(0.002);\n        UPDATE {state}_accounts t SET in_window",
         ),
     ];
-    let budgets = Postgres::new(&database.url(), &runtime, "mutant", 1).edited(&edits);
+    let budgets = Postgres::new(&server.url(), &runtime, "mutant", 1).edited(&edits);
     let seen = admittance_testkit::block_on(accounts_are_atomic(&budgets));
     assert_eq!(seen.map_err(|departure| departure.promise), Err(Promise::Atomic));
 }

@@ -13,8 +13,8 @@ use admittance_testkit::{
 
 #[test]
 fn postgres_holds_every_contract_and_equals_core() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
-    let url = database.url();
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let url = server.url();
     runtime.block_on(admittance_postgres::migrate(&url, &Default::default())).unwrap();
     let harness = runtime.block_on(Postgres::new(&url, &runtime, Path::OneLogged, 300));
     let suite = conformance(&harness);
@@ -27,8 +27,8 @@ fn postgres_holds_every_contract_and_equals_core() {
 
 #[test]
 fn the_unlogged_tables_and_the_batches_do_too() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
-    let url = database.url();
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
+    let url = server.url();
     runtime.block_on(admittance_postgres::migrate(&url, &Default::default())).unwrap();
     let harness = runtime.block_on(Postgres::new(&url, &runtime, Path::BatchUnlogged, 300));
     let handle = runtime.handle().clone();

@@ -26,10 +26,10 @@ async fn hold<F: Fleets>(fleets: &F) -> Result<(), Departure> {
 
 #[test]
 fn postgres_answers_what_core_answers_in_every_field() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let fleets = Postgres::new(&database.url(), &runtime, "admittance", 300);
+    let fleets = Postgres::new(&server.url(), &runtime, "admittance", 300);
     admittance_testkit::block_on(hold(&fleets)).unwrap();
 }
 
@@ -123,11 +123,11 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
 
 #[test]
 fn every_edited_step_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (from, to, promise)) in MUTANTS.iter().enumerate() {
-        let fleets = Postgres::new(&database.url(), &runtime, &format!("mutant_{place}"), 200);
+        let fleets = Postgres::new(&server.url(), &runtime, &format!("mutant_{place}"), 200);
         let fleets = fleets.edited("fleets", &[(from, to)]);
         let seen = admittance_testkit::block_on(async {
             match promise {
@@ -145,7 +145,7 @@ fn every_edited_step_is_noticed() {
 
 #[test]
 fn a_fleet_that_is_not_locked_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     // Reads, lets others go ahead, and writes.
@@ -153,7 +153,7 @@ fn a_fleet_that_is_not_locked_is_noticed() {
         ("WHERE f.key = wanted FOR NO KEY UPDATE;", "WHERE f.key = wanted;"),
         ("    IF is_known THEN\n", "    PERFORM pg_sleep(0.02);\n    IF is_known THEN\n"),
     ];
-    let fleets = Postgres::new(&database.url(), &runtime, "mutant", 1).edited("fleets", &edits);
+    let fleets = Postgres::new(&server.url(), &runtime, "mutant", 1).edited("fleets", &edits);
     let seen = admittance_testkit::block_on(coordinators_are_atomic(&fleets));
     assert_eq!(seen.map_err(|departure| departure.promise), Err(Promise::Atomic));
 }

@@ -13,11 +13,11 @@ use admittance_testkit::{
 
 #[test]
 fn postgres_decides_limits_and_budgets_together_as_core_does() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     let path = Path::OneLogged;
-    let harness = runtime.block_on(Postgres::new(&database.url(), &runtime, path, 1));
+    let harness = runtime.block_on(Postgres::new(&server.url(), &runtime, path, 1));
     let held: Result<(), Departure> = admittance_testkit::block_on(async {
         fused_equal_core(&harness).await?;
         fused_denials_leave_no_trace(&harness).await?;
@@ -29,11 +29,11 @@ fn postgres_decides_limits_and_budgets_together_as_core_does() {
 
 #[test]
 fn limits_and_budgets_of_which_some_are_unlogged_are_decided_together() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     let path = Path::BatchUnlogged;
-    let harness = runtime.block_on(Postgres::new(&database.url(), &runtime, path, 1));
+    let harness = runtime.block_on(Postgres::new(&server.url(), &runtime, path, 1));
     let held: Result<(), Departure> = admittance_testkit::block_on(async {
         fused_equal_core(&harness).await?;
         fused_asks_are_atomic(&harness).await
@@ -61,12 +61,12 @@ const MUTANTS: &[(&str, &str)] = &[
 
 #[test]
 fn every_edited_step_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (from, to)) in MUTANTS.iter().enumerate() {
         let harness = runtime.block_on(async {
-            let harness = Postgres::new(&database.url(), &runtime, Path::OneLogged, 1).await;
+            let harness = Postgres::new(&server.url(), &runtime, Path::OneLogged, 1).await;
             harness.edited(&format!("mutant_{place}"), "fuse", from, to).await
         });
         let seen = admittance_testkit::block_on(fused_equal_core(&harness));

@@ -122,13 +122,13 @@ const BY_CONTRACT: &[Mutant] = &[
 
 #[test]
 fn every_edited_step_is_noticed_by_its_contract() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (step, from, to, contract)) in BY_CONTRACT.iter().enumerate() {
         let table = format!("mutant_{place}");
         let harness = async {
-            let harness = Postgres::new(&database.url(), &runtime, Path::OneLogged, 100).await;
+            let harness = Postgres::new(&server.url(), &runtime, Path::OneLogged, 100).await;
             harness.edited(&table, step, from, to).await
         };
         let harness = runtime.block_on(harness);

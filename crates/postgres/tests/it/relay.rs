@@ -22,10 +22,10 @@ async fn hold<R: Relays>(relays: &R) -> Result<(), Departure> {
 
 #[test]
 fn postgres_answers_what_the_relay_in_memory_answers() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let relays = Postgres::new(&database.url(), &runtime, "admittance", 300);
+    let relays = Postgres::new(&server.url(), &runtime, "admittance", 300);
     admittance_testkit::block_on(hold(&relays)).unwrap();
 }
 
@@ -66,11 +66,11 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
 
 #[test]
 fn every_edited_step_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     for (place, (from, to, promise)) in MUTANTS.iter().enumerate() {
-        let relays = Postgres::new(&database.url(), &runtime, &format!("mutant_{place}"), 200);
+        let relays = Postgres::new(&server.url(), &runtime, &format!("mutant_{place}"), 200);
         let relays = relays.edited("relay", &[(from, to)]);
         let seen = admittance_testkit::block_on(async {
             match promise {
@@ -88,7 +88,7 @@ fn every_edited_step_is_noticed() {
 
 #[test]
 fn an_owner_that_is_not_locked_is_noticed() {
-    let (database, runtime) = (common::database(), Arc::new(common::runtime()));
+    let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     // Reads, lets others go ahead, and writes.
@@ -99,7 +99,7 @@ fn an_owner_that_is_not_locked_is_noticed() {
             "        PERFORM pg_sleep(0.002);\n        UPDATE {name}_notes n SET",
         ),
     ];
-    let relays = Postgres::new(&database.url(), &runtime, "mutant", 1).edited("relay", &edits);
+    let relays = Postgres::new(&server.url(), &runtime, "mutant", 1).edited("relay", &edits);
     let seen = admittance_testkit::block_on(relays_are_atomic(&relays));
     assert_eq!(seen.map_err(|departure| departure.promise), Err(Promise::Atomic));
 }

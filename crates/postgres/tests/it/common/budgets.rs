@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use admittance::budget::Booked;
 use admittance::{Micros, StoreError};
@@ -12,8 +11,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
 
-/// Longer than any load on the machine delays an answer: here it is the answer that counts.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+use super::ANSWER_WITHIN;
 
 /// A fresh one is a prefix of its own.
 pub(crate) struct Postgres {

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use admittance::Micros;
 use admittance_postgres::{PostgresStore, TableName, migrate_edited};
 use admittance_testkit::{Fleets, Relays};
 use tokio::runtime::Runtime;
 
-/// Longer than any load on the machine delays an answer: here it is the answer that counts.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+use super::ANSWER_WITHIN;
 
 /// A fresh one is a prefix of its own.
 pub(crate) struct Postgres {
