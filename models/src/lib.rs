@@ -17,6 +17,17 @@
 //! - [`trade_off`]: what can be had without messages, where overshoot plus `nodes` times under-use
 //!   is at least `(nodes - 1) * limit`, and what leasing has for its messages.
 //!
+//! # One world per protocol, and why the simulator has its own
+//! A world of this crate is run by three schedulers: the model checker takes every step that is
+//! possible, `tests/it/*_walks.rs` take seeded ones through fleets too large to explore, and
+//! `fuzz/src/machines.rs` takes those that bytes choose. `admittance-sim` runs the same machines in
+//! worlds of its own. A state here must be small and hashable, its time is a few ticks, and it
+//! remembers only what its properties need, or the checker could not visit every state. The
+//! simulator needs the opposite: a queue of events in microseconds, drifting clocks, delays drawn
+//! from distributions, sizers that compute in floating point, and a ledger of everything that was
+//! admitted, over which it checks intervals. A world that served both would be the union of the two,
+//! and the checker would pay for it in states. What decides, the shipped machines, exists once.
+//!
 //! # Proven by
 //! `tests/it/*.rs`, with the mutants. `cargo run --release -p admittance-models -- NAME` prints the
 //! states and the bounds; `list` prints the names.

@@ -57,6 +57,8 @@ mod fused;
 mod groups;
 mod joint;
 mod leases;
+#[cfg(feature = "servers")]
+mod persistent;
 mod races;
 mod relays;
 mod run;
@@ -90,6 +92,8 @@ pub use fused::{fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal
 pub use groups::{groups_equal_core, many_keys_at_one_instant};
 pub use joint::joint_admits_less;
 pub use leases::leases_equal_core;
+#[cfg(feature = "servers")]
+pub use persistent::Persistent;
 pub use races::racing_callers_admit_exactly_the_burst;
 pub use relays::{Relays, relays_are_atomic, relays_are_bounded, relays_equal_memory};
 pub use run::{block_on, join_all};

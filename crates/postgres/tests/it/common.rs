@@ -11,7 +11,7 @@ use std::time::Duration;
 use admittance::{Action, Applied, Builtin, Cost, Decision, Micros, Op, Store, StoreError};
 use admittance_postgres::{PostgresStore, TableName, migrate_edited};
 use admittance_testkit::servers::{Failure, PostgresServer};
-use admittance_testkit::{Harness, Timed};
+use admittance_testkit::{Harness, Persistent, Timed};
 use tokio::runtime::Runtime;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls};
@@ -209,7 +209,7 @@ impl Postgres {
 }
 
 impl Harness for Postgres {
-    type Store = Arc<PostgresStore>;
+    type Store = Persistent<Arc<PostgresStore>>;
 
     async fn fresh(&self) -> Self::Store {
         let prefix = format!("fresh {}", self.fresh.fetch_add(1, Ordering::Relaxed));
@@ -229,11 +229,11 @@ impl Harness for Postgres {
         // The edited functions have other checksums.
         let builder = builder.migrates(self.table == TableName::default());
         let builder = builder.answer_within(ANSWER_WITHIN);
-        Arc::new(builder.connect().await.expect("a url"))
+        Persistent(Arc::new(builder.connect().await.expect("a url")))
     }
 
     async fn set_clock(&self, store: &Self::Store, now: Micros) {
-        store.set_now(Some(now));
+        store.0.set_now(Some(now));
     }
 
     async fn replay(
@@ -242,12 +242,12 @@ impl Harness for Postgres {
         steps: &[Timed<'_>],
     ) -> Result<Vec<Applied>, StoreError> {
         let first = steps[0].op;
-        let (key, _) = store.arguments(first.policy, first.strategy, first.key);
+        let (key, _) = store.0.arguments(first.policy, first.strategy, first.key);
         let (mut ats, mut actions, mut costs) = (Vec::new(), Vec::new(), Vec::new());
         let (mut specs, mut uses): (Vec<i64>, Vec<i32>) = (Vec::new(), Vec::new());
         let mut lent: Vec<i64> = Vec::new();
         for (step, place) in steps.iter().zip(1..) {
-            let (own, spec) = store.arguments(step.op.policy, step.op.strategy, step.op.key);
+            let (own, spec) = store.0.arguments(step.op.policy, step.op.strategy, step.op.key);
             assert_eq!(own, key, "a timeline is one key's");
             specs.extend(spec);
             uses.push(place);

@@ -187,10 +187,14 @@ async fn with_a_secret_every_peer_must_send_it() {
     assert_eq!(ask("authorization", "open sesame").await, Err(Code::Unauthenticated));
 }
 
+/// A deadline that no busy machine misses: what these tests ask for are the service's answers.
+fn patient() -> GuardSettings {
+    GuardSettings { deadline: Span::from_secs(60), ..GuardSettings::default() }
+}
+
 async fn client(live: &Live, secret: Option<&str>) -> TwoTier<FleetStore> {
     let store = FleetStore::connect(&live.url(), secret).expect("an address");
-    let settings = GuardSettings { deadline: Span::from_secs(1), ..GuardSettings::default() };
-    let guard = Arc::new(Guarded::start(store, settings));
+    let guard = Arc::new(Guarded::start(store, patient()));
     let window = Window::fixed(100, Span::from_secs(60)).expect("exact").into();
     let shared = SharedLimiter::new("global", window, guard, FailMode::Closed).expect("exact");
     let leasing = Leasing { batch: Batch::Fixed(20), ..Leasing::default() };
@@ -219,7 +223,7 @@ async fn a_client_with_another_limit_than_the_service_is_told() {
     let live = Live::with(POLICIES).await;
     before_the_end(&live, 59_000);
     let store = FleetStore::connect(&live.url(), None).expect("an address");
-    let guard = Arc::new(Guarded::start(store, GuardSettings::default()));
+    let guard = Arc::new(Guarded::start(store, patient()));
     let window = Window::fixed(99, Span::from_secs(60)).expect("exact").into();
     let shared =
         SharedLimiter::new("global", window, Arc::clone(&guard), FailMode::Closed).expect("exact");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use admittance::budget::Booked;
 use admittance::{Micros, StoreError};
 use admittance_postgres::{PostgresStore, TableName, migrate_edited};
-use admittance_testkit::{Budgets, TimedEntry};
+use admittance_testkit::{Budgets, Persistent, TimedEntry};
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 use tokio_postgres::types::ToSql;
@@ -78,7 +78,7 @@ impl Postgres {
 }
 
 impl Budgets for Postgres {
-    type Accounts = Arc<PostgresStore>;
+    type Accounts = Persistent<Arc<PostgresStore>>;
 
     async fn fresh(&self) -> Self::Accounts {
         let number = self.fresh.fetch_add(1, Ordering::Relaxed);
@@ -94,11 +94,11 @@ impl Budgets for Postgres {
         let builder = builder.migrates(self.table == TableName::default());
         let store = Arc::new(builder.connect().await.expect("a url"));
         super::until("every connection is there", async || store.is_connected()).await;
-        store
+        Persistent(store)
     }
 
     async fn set_clock(&self, store: &Self::Accounts, now: Micros) {
-        store.set_now(Some(now));
+        store.0.set_now(Some(now));
     }
 
     /// All of them in one statement: functions that change something are called in order.
@@ -111,7 +111,7 @@ impl Budgets for Postgres {
         let (mut firsts, mut lasts, mut ats): (Vec<i32>, Vec<i32>, Vec<i64>) = Default::default();
         let (mut acts, mut leases, mut ttls) = (vec![], vec![], vec![]);
         for timed in entries {
-            let (lines, act, lease, ttl) = store.arguments_of(&timed.entry)?;
+            let (lines, act, lease, ttl) = store.0.arguments_of(&timed.entry)?;
             firsts.push(i32::try_from(keys.len() + 1).expect("few"));
             for (is_durable, key, spec, of_it) in lines {
                 durable.push(is_durable);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use admittance::Micros;
 use admittance_postgres::{PostgresStore, TableName, migrate_edited};
-use admittance_testkit::{Fleets, Relays};
+use admittance_testkit::{Fleets, Persistent, Relays};
 use tokio::runtime::Runtime;
 
 use super::ANSWER_WITHIN;
@@ -42,7 +42,7 @@ impl Postgres {
         self
     }
 
-    async fn store(&self) -> Arc<PostgresStore> {
+    async fn store(&self) -> Persistent<Arc<PostgresStore>> {
         let prefix = format!("fresh {}", self.fresh.fetch_add(1, Ordering::Relaxed));
         let builder = PostgresStore::builder(&self.url).connections(4).reap_every(None);
         let builder = builder.table(&self.table).prefix(prefix).answer_within(ANSWER_WITHIN);
@@ -50,23 +50,23 @@ impl Postgres {
         let builder = builder.migrates(self.table == TableName::default().as_str());
         let store = Arc::new(builder.connect().await.expect("a url"));
         super::until("every connection is there", async || store.is_connected()).await;
-        store
+        Persistent(store)
     }
 }
 
 impl Fleets for Postgres {
-    type Coordinator = Arc<PostgresStore>;
+    type Coordinator = Persistent<Arc<PostgresStore>>;
 
     async fn fresh(&self) -> Self::Coordinator {
         self.store().await
     }
 
     async fn set_clock(&self, store: &Self::Coordinator, now: Micros) {
-        store.set_now(Some(now));
+        store.0.set_now(Some(now));
     }
 
     async fn set_life(&self, store: &Self::Coordinator, life: &str) -> bool {
-        store.set_life(Some(life));
+        store.0.set_life(Some(life));
         true
     }
 
@@ -80,14 +80,14 @@ impl Fleets for Postgres {
 }
 
 impl Relays for Postgres {
-    type Relay = Arc<PostgresStore>;
+    type Relay = Persistent<Arc<PostgresStore>>;
 
     async fn fresh(&self) -> Self::Relay {
         self.store().await
     }
 
     async fn set_clock(&self, store: &Self::Relay, now: Micros) {
-        store.set_now(Some(now));
+        store.0.set_now(Some(now));
     }
 
     fn timelines(&self) -> usize {
