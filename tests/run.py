@@ -24,7 +24,7 @@ SLOWEST = 20
 SELECTION = ["--workspace", "--exclude", "admittance-bench", "--all-features"]
 # These start real servers and mostly wait for them: they begin first, and others fill the gaps.
 WAITING = ["admittance-postgres", "admittance-redis", "admittance-cli", "admittance-testkit"]
-AT_ONCE = 3
+AT_ONCE = 2
 # These count what the process allocates or how large it grows, or fork it.
 ALONE = {"allocation", "fork", "sketch_memory", "smoke"}
 

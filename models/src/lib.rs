@@ -25,8 +25,9 @@
 //! remembers only what its properties need, or the checker could not visit every state. The
 //! simulator needs the opposite: a queue of events in microseconds, drifting clocks, delays drawn
 //! from distributions, sizers that compute in floating point, and a ledger of everything that was
-//! admitted, over which it checks intervals. A world that served both would be the union of the two,
-//! and the checker would pay for it in states. What decides, the shipped machines, exists once.
+//! admitted, over which it checks intervals. A world that served both would be the union of the
+//! two, and the checker would pay for it in states. What decides, the shipped machines, exists
+//! once.
 //!
 //! # Proven by
 //! `tests/it/*.rs`, with the mutants. `cargo run --release -p admittance-models -- NAME` prints the

@@ -58,7 +58,7 @@ async fn instances(url: &str, table: &str) -> [Arc<PostgresStore>; 2] {
         let builder = builder.batch_max(1).reap_every(None).unlogged("quick");
         let within = std::time::Duration::from_secs(60);
         let builder = builder.migrates(table == "admittance").answer_within(within);
-        let store = Arc::new(builder.connect().await.unwrap());
+        let store = Arc::new(common::connect(builder).await);
         common::until("every connection is there", async || store.is_connected()).await;
         both.push(store);
     }
@@ -265,7 +265,7 @@ fn a_crash_keeps_accounts_and_leases_that_are_logged_and_empties_the_others() {
     let (server, runtime) = (PostgresServer::start().unwrap(), common::runtime());
     runtime.block_on(async {
         let builder = PostgresStore::builder(server.url()).connections(2).unlogged("quick");
-        let store = builder.reap_every(None).connect().await.unwrap();
+        let store = common::connect(builder.reap_every(None)).await;
         let budget = yearly(100);
         let (open, ended) = (LeaseKey(1), LeaseKey(u128::MAX));
         let mut before = Vec::new();
@@ -303,7 +303,7 @@ fn every_entry_is_one_round_trip_and_every_update_of_an_account_is_heap_only() {
     runtime.block_on(async {
         let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         while store.reap().await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -346,7 +346,7 @@ fn a_debit_on_an_account_without_leases_touches_its_row_alone() {
     let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let builder = PostgresStore::builder(database.url()).connections(1).reap_every(None);
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         let debit = async |key: &[u8]| {
             let debit = one(&store, ("api", key), &yearly(2), 1, Act::Debit(None)).await;
             debit.map(|debit| debit.decision.is_admit())
@@ -439,7 +439,7 @@ fn idle(start: Micros, budget: &Budget) -> Vec<Idle> {
 async fn there(database: &Database, table: &str, debt: Debt) -> Vec<[bool; 2]> {
     let builder = PostgresStore::builder(database.url()).table(table).connections(1);
     let builder = builder.migrates(table == "admittance").reap_every(None);
-    let store = builder.prefix(format!("{debt:?}")).connect().await.unwrap();
+    let store = common::connect(builder.prefix(format!("{debt:?}"))).await;
     let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
     let budget = Budget::new(10, Cadence::every(Span::from_secs(100))).unwrap().debt(debt);
     let accounts = idle(start, &budget);
@@ -562,7 +562,7 @@ fn an_account_with_many_leases_is_reaped_in_steps_and_may_come_back_between() {
 async fn owed(url: &str, table: &str) -> u64 {
     let builder = PostgresStore::builder(url).table(table).connections(1);
     let builder = builder.migrates(table == "admittance").reap_every(None);
-    let store = builder.connect().await.unwrap();
+    let store = common::connect(builder).await;
     let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
     let budget = Budget::new(10, Cadence::every(Span::from_secs(100))).unwrap();
     store.set_now(Some(start));

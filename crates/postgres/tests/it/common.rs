@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use admittance::{Action, Applied, Builtin, Cost, Decision, Micros, Op, Store, StoreError};
-use admittance_postgres::{PostgresStore, TableName, migrate_edited};
+use admittance_postgres::{Builder, PostgresStore, TableName, migrate_edited};
 use admittance_testkit::servers::{Failure, PostgresServer};
 use admittance_testkit::{Harness, Persistent, Timed};
 use tokio::runtime::Runtime;
@@ -83,8 +83,15 @@ pub(crate) async fn client(url: &str) -> Client {
 
 /// A store whose clock is the test's, until the test says otherwise.
 pub(crate) async fn store(url: &str) -> PostgresStore {
-    let builder = PostgresStore::builder(url).connections(4).reap_every(None);
-    builder.connect().await.expect("a url")
+    connect(PostgresStore::builder(url).connections(4).reap_every(None)).await
+}
+
+/// A store whose every connection is up. Until then it says that it is away, and on a busy machine
+/// a connection takes its time.
+pub(crate) async fn connect(builder: Builder) -> PostgresStore {
+    let store = builder.connect().await.expect("a url");
+    until("every connection is there", async || store.is_connected()).await;
+    store
 }
 
 pub(crate) async fn check(
@@ -229,7 +236,7 @@ impl Harness for Postgres {
         // The edited functions have other checksums.
         let builder = builder.migrates(self.table == TableName::default());
         let builder = builder.answer_within(ANSWER_WITHIN);
-        Persistent(Arc::new(builder.connect().await.expect("a url")))
+        Persistent(Arc::new(connect(builder).await))
     }
 
     async fn set_clock(&self, store: &Self::Store, now: Micros) {

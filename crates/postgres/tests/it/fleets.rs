@@ -251,7 +251,7 @@ fn a_server_that_was_away_grants_nothing_for_the_time_to_live_and_the_longest_ho
         runtime.block_on(async {
             // One connection: when it is there again, every beat is answered.
             let builder = PostgresStore::builder(server.url()).connections(1).reap_every(None);
-            let store = builder.connect().await.unwrap();
+            let store = common::connect(builder).await;
             let Told { before, after, silent } = told(&server, &store, outage).await;
             for grant in after {
                 assert_ne!(grant.epoch, before.epoch, "{what}");
@@ -276,7 +276,7 @@ fn a_store_that_does_not_know_its_life_goes_on_after_a_restart_and_is_caught() {
         };
         migrate_edited(&server.url(), &TableName::default(), edit).await.unwrap();
         let builder = PostgresStore::builder(server.url()).connections(1).migrates(false);
-        let store = builder.reap_every(None).connect().await.unwrap();
+        let store = common::connect(builder.reap_every(None)).await;
         let Told { before, after, .. } = told(&server, &store, OUTAGES[0]).await;
         assert!(after.iter().all(|grant| grant.epoch == before.epoch));
     });
@@ -307,7 +307,7 @@ fn a_fleet_that_many_begin_at_once_has_one_epoch_and_counts_each_node_once() {
         let mut stores = Vec::new();
         for _ in 0..2 {
             let builder = PostgresStore::builder(database.url()).connections(8).batch_max(1);
-            let store = builder.reap_every(None).connect().await.unwrap();
+            let store = common::connect(builder.reap_every(None)).await;
             common::until("every connection is there", async || store.is_connected()).await;
             stores.push(Arc::new(store));
         }
@@ -386,7 +386,7 @@ async fn kept_for_a_week(database: &Database, table: &str, edit: (&str, &str)) -
     };
     migrate_edited(&database.url(), &table.parse().unwrap(), edited).await.unwrap();
     let builder = PostgresStore::builder(database.url()).table(table).migrates(false);
-    let store = builder.reap_every(None).connect().await.unwrap();
+    let store = common::connect(builder.reap_every(None)).await;
     let (second, week) = (Span::from_secs(1), Span::from_secs(7 * 86_400));
     let rules = FleetRules { ttl: Span::ZERO, max_hold: week, ..FleetRules::default() };
     let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
@@ -434,7 +434,7 @@ fn a_beat_and_a_leave_are_one_round_trip_each_and_updates_stay_heap_only() {
     runtime.block_on(async {
         let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         while store.reap().await.is_err() {
             tokio::task::yield_now().await;
         }

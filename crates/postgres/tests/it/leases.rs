@@ -62,7 +62,7 @@ fn leases_and_checks_share_one_limit_and_a_lease_comes_back_once() {
     let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let builder = PostgresStore::builder(database.url()).connections(2).unlogged("quick");
-        let store = builder.reap_every(None).connect().await.unwrap();
+        let store = common::connect(builder.reap_every(None)).await;
         for policy in ["kept", "quick"] {
             // A gcra of 50 an hour gets one unit back each 72 seconds: so much less is restored.
             for (strategy, restored) in [(yearly(50), 15), (hourly(50), 14)] {
@@ -90,7 +90,7 @@ fn a_lease_and_its_return_are_one_round_trip_each_and_updates_stay_heap_only() {
     runtime.block_on(async {
         let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         while store.reap().await.is_err() {
             tokio::task::yield_now().await;
         }
@@ -117,7 +117,7 @@ fn racing_returns_of_one_lease_restore_once_and_racing_leases_grant_the_limit() 
         let mut stores = Vec::new();
         for _ in 0..2 {
             let builder = PostgresStore::builder(database.url()).connections(8).batch_max(1);
-            stores.push(Arc::new(builder.reap_every(None).connect().await.unwrap()));
+            stores.push(Arc::new(common::connect(builder.reap_every(None)).await));
         }
         for (round, strategy) in [yearly(50), hourly(50)].into_iter().enumerate() {
             let policy = format!("race {round}");
@@ -148,7 +148,7 @@ fn leases_given_back_are_forgotten_after_three_minutes_and_not_before() {
     let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let builder = PostgresStore::builder(database.url()).connections(2).unlogged("quick");
-        let store = builder.reap_every(None).connect().await.unwrap();
+        let store = common::connect(builder.reap_every(None)).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
         let strategy = yearly(50);

@@ -43,7 +43,7 @@ fn two_hundred_racing_callers_at_limit_fifty_admit_fifty_first_touch_included() 
             let builder =
                 PostgresStore::builder(database.url()).connections(8).batch_max(batch_max);
             let builder = if unlogged { builder.unlogged("race") } else { builder };
-            stores.push(Arc::new(builder.reap_every(None).connect().await.unwrap()));
+            stores.push(Arc::new(common::connect(builder.reap_every(None)).await));
         }
         for round in 0..10 {
             for (kind, strategy) in day(50).into_iter().enumerate() {
@@ -129,7 +129,7 @@ fn another_default_isolation_loses_no_update() {
     database.sql(&format!("ALTER DATABASE {} {set}", database.name)).unwrap();
     runtime.block_on(async {
         let builder = PostgresStore::builder(database.url()).batch_max(1).reap_every(None);
-        let store = Arc::new(builder.connect().await.unwrap());
+        let store = Arc::new(common::connect(builder).await);
         for (kind, strategy) in day(50).into_iter().enumerate() {
             assert_eq!(raced(&[Arc::clone(&store)], strategy, &kind.to_string()).await, 50);
         }

@@ -175,7 +175,7 @@ fn a_crash_leaves_nobody_here_until_they_come_again() {
     runtime.block_on(async {
         // One connection: when it is there again, everything is answered.
         let builder = PostgresStore::builder(server.url()).connections(1).reap_every(None);
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         store.collect(here(1)).await.unwrap();
         store.post(1, &finishes(0..3)).await.unwrap().unwrap();
         server.crash_restart().unwrap();
@@ -193,7 +193,7 @@ fn every_call_is_one_round_trip() {
     runtime.block_on(async {
         let url = format!("{}?sslmode=disable", database.url_at(proxy.address()));
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         while store.reap().await.is_err() {
             tokio::task::yield_now().await;
         }

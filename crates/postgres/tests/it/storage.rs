@@ -33,7 +33,7 @@ fn a_check_is_one_round_trip_and_a_batch_is_one_for_all() {
     runtime.block_on(async {
         let url = format!("{}?sslmode=disable", database.url_at(proxy.address()));
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
-        let store = Arc::new(builder.connect().await.unwrap());
+        let store = Arc::new(common::connect(builder).await);
         // The reaper has a connection of its own, whose setting up is not to be counted.
         while store.reap().await.is_err() {
             tokio::task::yield_now().await;
@@ -102,7 +102,7 @@ fn a_crash_keeps_what_is_logged_and_empties_what_is_not() {
     let (server, runtime) = (PostgresServer::start().unwrap(), common::runtime());
     runtime.block_on(async {
         let builder = PostgresStore::builder(server.url()).connections(2).unlogged("quick");
-        let store = builder.connect().await.unwrap();
+        let store = common::connect(builder).await;
         for strategy in kinds(3) {
             for policy in ["kept", "quick"] {
                 for _ in 0..3 {
@@ -128,7 +128,7 @@ fn idle_rows_are_reaped_and_live_ones_are_not() {
     let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
         let builder = PostgresStore::builder(database.url()).connections(2).unlogged("quick");
-        let store = builder.reap_every(None).connect().await.unwrap();
+        let store = common::connect(builder.reap_every(None)).await;
         let start = Micros::from_epoch_ms(1_700_000_000_000).unwrap();
         store.set_now(Some(start));
         let minute = Span::from_secs(60);

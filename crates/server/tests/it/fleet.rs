@@ -187,9 +187,10 @@ async fn with_a_secret_every_peer_must_send_it() {
     assert_eq!(ask("authorization", "open sesame").await, Err(Code::Unauthenticated));
 }
 
-/// A deadline that no busy machine misses: what these tests ask for are the service's answers.
+/// The longest deadline that a window of a minute can be leased with: what these tests ask for are
+/// the service's answers, on a machine however busy.
 fn patient() -> GuardSettings {
-    GuardSettings { deadline: Span::from_secs(60), ..GuardSettings::default() }
+    GuardSettings { deadline: Span::from_secs(6), ..GuardSettings::default() }
 }
 
 async fn client(live: &Live, secret: Option<&str>) -> TwoTier<FleetStore> {

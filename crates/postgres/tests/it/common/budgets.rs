@@ -92,9 +92,7 @@ impl Budgets for Postgres {
         }
         // The edited functions have other checksums.
         let builder = builder.migrates(self.table == TableName::default());
-        let store = Arc::new(builder.connect().await.expect("a url"));
-        super::until("every connection is there", async || store.is_connected()).await;
-        Persistent(store)
+        Persistent(Arc::new(super::connect(builder).await))
     }
 
     async fn set_clock(&self, store: &Self::Accounts, now: Micros) {

@@ -48,9 +48,7 @@ impl Postgres {
         let builder = builder.table(&self.table).prefix(prefix).answer_within(ANSWER_WITHIN);
         // The edited functions have other checksums.
         let builder = builder.migrates(self.table == TableName::default().as_str());
-        let store = Arc::new(builder.connect().await.expect("a url"));
-        super::until("every connection is there", async || store.is_connected()).await;
-        Persistent(store)
+        Persistent(Arc::new(super::connect(builder).await))
     }
 }
 
