@@ -86,6 +86,12 @@ pub(crate) async fn store(url: &str) -> PostgresStore {
     connect(PostgresStore::builder(url).connections(4).reap_every(None)).await
 }
 
+/// A store that is asked although nobody knows whether it can serve.
+pub(crate) async fn untried(url: &str) -> PostgresStore {
+    let builder = PostgresStore::builder(url).connections(4).reap_every(None);
+    builder.connect().await.expect("a url")
+}
+
 /// A store whose every connection is up. Until then it says that it is away, and on a busy machine
 /// a connection takes its time.
 pub(crate) async fn connect(builder: Builder) -> PostgresStore {

@@ -116,7 +116,7 @@ fn a_role_that_may_create_nothing_runs_the_store_after_the_owner_migrated() {
     let log: Builtin = SlidingLog::new(5, Span::from_secs(1)).unwrap().into();
     runtime.block_on(async {
         let url = database.url().replace("postgres@", "service@");
-        let store = common::store(&url).await;
+        let store = common::untried(&url).await;
         let error = common::check(&store, "api", &window(5), b"ann").await.unwrap_err();
         assert!(error.to_string().contains("admittance migrate"), "it may create nothing: {error}");
         drop(store);
@@ -174,7 +174,7 @@ fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
         let error = migrate(&database.url(), &table).await.unwrap_err();
         assert!(matches!(error, MigrateError::Changed { version: 2 }), "{error}");
 
-        let store = common::store(&database.url()).await;
+        let store = common::untried(&database.url()).await;
         let error = common::check(&store, "api", &window(1), b"ann").await.unwrap_err();
         assert_eq!(error.recovery(), Recovery::Operator);
         assert!(error.to_string().contains("step 2"), "{error}");

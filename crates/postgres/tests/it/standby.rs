@@ -117,7 +117,7 @@ fn a_standby_is_unavailable_until_it_is_promoted() {
     let (primary, runtime) = (common::server(), common::runtime());
     runtime.block_on(async {
         let standby = Standby::of(&primary).await;
-        let store = common::store(&standby.url()).await;
+        let store = common::untried(&standby.url()).await;
         let answer = common::check(&store, "api", &window(5), b"ann").await;
         assert_eq!(answer, Err(StoreError::Unavailable));
         let client = common::client(&standby.url()).await;
