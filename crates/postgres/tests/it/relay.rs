@@ -96,7 +96,7 @@ fn an_owner_that_is_not_locked_is_noticed() {
         ("WHERE b.key = wanted FOR NO KEY UPDATE;", "WHERE b.key = wanted;"),
         (
             "        UPDATE {name}_notes n SET",
-            "        PERFORM pg_sleep(0.002);\n        UPDATE {name}_notes n SET",
+            "        PERFORM pg_sleep(0.02);\n        UPDATE {name}_notes n SET",
         ),
     ];
     let relays = Postgres::new(&server.url(), &runtime, "mutant", 1).edited("relay", &edits);
