@@ -81,6 +81,12 @@ pub(crate) async fn client(url: &str) -> Client {
     client
 }
 
+/// At least as many timelines as find every edited step; the suite runs ten thousand if somebody
+/// has the time.
+pub(crate) fn timelines(usual: usize) -> usize {
+    if std::env::var_os("ADMITTANCE_LONG").is_some() { 1_000 } else { usual }
+}
+
 /// A store whose clock is the test's, until the test says otherwise.
 pub(crate) async fn store(url: &str) -> PostgresStore {
     connect(PostgresStore::builder(url).connections(4).reap_every(None)).await

@@ -11,17 +11,13 @@ use admittance_testkit::{
     leases_equal_core,
 };
 
-/// As many as find every edited step in `mutants.rs`; three times as many if somebody has the time.
-fn timelines() -> usize {
-    if std::env::var_os("ADMITTANCE_LONG").is_some() { 300 } else { 100 }
-}
-
 #[test]
 fn postgres_holds_every_contract_and_equals_core() {
     let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let url = server.url();
     runtime.block_on(admittance_postgres::migrate(&url, &Default::default())).unwrap();
-    let harness = runtime.block_on(Postgres::new(&url, &runtime, Path::OneLogged, timelines()));
+    let harness =
+        runtime.block_on(Postgres::new(&url, &runtime, Path::OneLogged, common::timelines(100)));
     let suite = conformance(&harness);
     // The suite waits for callers on threads of their own, which enter the runtime themselves.
     let handle = runtime.handle().clone();
@@ -35,7 +31,12 @@ fn the_unlogged_tables_and_the_batches_do_too() {
     let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let url = server.url();
     runtime.block_on(admittance_postgres::migrate(&url, &Default::default())).unwrap();
-    let harness = runtime.block_on(Postgres::new(&url, &runtime, Path::BatchUnlogged, timelines()));
+    let harness = runtime.block_on(Postgres::new(
+        &url,
+        &runtime,
+        Path::BatchUnlogged,
+        common::timelines(100),
+    ));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     admittance_testkit::block_on(equals_core(&harness)).unwrap();

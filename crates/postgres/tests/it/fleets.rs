@@ -29,7 +29,7 @@ fn postgres_answers_what_core_answers_in_every_field() {
     let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let fleets = Postgres::new(&server.url(), &runtime, "admittance", 300);
+    let fleets = Postgres::new(&server.url(), &runtime, "admittance", common::timelines(300));
     admittance_testkit::block_on(hold(&fleets)).unwrap();
 }
 

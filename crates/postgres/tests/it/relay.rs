@@ -25,7 +25,7 @@ fn postgres_answers_what_the_relay_in_memory_answers() {
     let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
-    let relays = Postgres::new(&server.url(), &runtime, "admittance", 300);
+    let relays = Postgres::new(&server.url(), &runtime, "admittance", common::timelines(300));
     admittance_testkit::block_on(hold(&relays)).unwrap();
 }
 
