@@ -1,10 +1,10 @@
 """Builds the workspace's tests, runs them, and says what took how long.
 
-    python3 tests/run.py --profile test-release --report FILE
+    python3 tests/run.py --profile test-release --report FILE [--script NAME DIRECTORY COMMAND]...
 
-Programs that wait for servers run beside others. What must have the process to itself and watches
-its memory runs last, alone. A failure does not stop the rest; every failing test is named
-with the command that runs just that one. It needs nothing but cargo and Python.
+Programs and scripts that wait for servers run beside others. What must have the process to itself
+and watches its memory runs last, alone. A failure does not stop the rest; every failing test is
+named with the command that runs just that one. It needs nothing but cargo and Python.
 """
 
 import argparse
@@ -22,11 +22,16 @@ import time
 SLOWEST = 20
 # Peers of the benchmarks are no part of what is tested.
 SELECTION = ["--workspace", "--exclude", "admittance-bench", "--all-features"]
-# These start real servers and mostly wait for them: they begin first, and others fill the gaps.
-WAITING = ["admittance-postgres", "admittance-redis", "admittance-cli", "admittance-testkit"]
-AT_ONCE = 2
+# These start real servers and wait for them, test by test. How many tests of each run at once: two
+# for each core where a test mostly waits.
+WAITING = {"admittance-postgres": 3, "admittance-redis": 4, "admittance-cli": 4, "admittance-testkit": 2}
+LONGEST = "admittance-postgres"
+# So many of these programs run at once; what computes fills the gaps they leave, and gives way.
+WAITING_AT_ONCE = 2
+GIVES_WAY = 10
 # These count what the process allocates or how large it grows, or fork it.
-ALONE = {"allocation", "fork", "sketch_memory", "smoke"}
+ALONE = {f"admittance {target}" for target in ("allocation", "fork", "sketch_memory")}
+ALONE.add("admittance-fuzz smoke")
 
 
 @dataclasses.dataclass
@@ -48,18 +53,6 @@ class Program:
         if self.kind == "bin":
             which += f" {self.target}"
         return f"cargo test --profile {profile} -p {self.package} --all-features {which} {test} -- --exact"
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What a program said."""
-
-    program: str
-    seconds: float
-    passed: int
-    failures: list[str]
-    times: list[tuple[float, str]]
-    output: str
 
 
 def build(profile: str) -> list[Program]:
@@ -87,45 +80,92 @@ def build(profile: str) -> list[Program]:
     return programs
 
 
-def run(program: Program, profile: str) -> Outcome:
-    # `--report-time` is behind a flag that a stable compiler's tests want asked for by name.
-    environment = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": program.directory}
-    command = [program.executable, "-Zunstable-options", "--report-time"]
+@dataclasses.dataclass
+class Script:
+    """A test that cargo does not build, as a line for the shell."""
+
+    name: str
+    directory: str
+    line: str
+
+
+@dataclasses.dataclass
+class Ended:
+    """What a command said, what it ended with, and what it took with all that it started."""
+
+    stdout: str
+    returncode: int
+    seconds: float
+    of_processors: float
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a program or script went."""
+
+    name: str
+    ended: Ended
+    passed: int
+    failures: list[str]
+    times: list[tuple[float, str]]
+
+
+def told(command: list[str], gives_way: bool = False, **options: object) -> Ended:
     start = time.monotonic()
-    ended = subprocess.run(
-        command,
-        cwd=program.directory,
-        env=environment,
+    process = subprocess.Popen(
+        ["nice", "-n", str(GIVES_WAY), *command] if gives_way else command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        check=False,
+        **options,
     )
+    stdout = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - start
+    return Ended(stdout, process.returncode, seconds, usage.ru_utime + usage.ru_stime)
+
+
+def run_script(script: Script) -> Outcome:
+    ended = told(["bash", "-c", script.line], cwd=script.directory)
+    # The last line that counts; a script that counts nothing is one test.
+    counts = re.findall(r"\b(\d+) passed", ended.stdout)
+    passed = int(counts[-1]) if counts else int(ended.returncode == 0)
+    failures = []
+    if ended.returncode != 0:
+        names = re.findall(r"^FAILED (\S+)", ended.stdout, re.MULTILINE) or [""]
+        failures = [f"(cd {script.directory} && {script.line}) # {name}" for name in names]
+    return Outcome(script.name, ended, passed, failures, [])
+
+
+def run(program: Program, profile: str) -> Outcome:
+    # `--report-time` is behind a flag that a stable compiler's tests want asked for by name.
+    environment = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_MANIFEST_DIR": program.directory}
+    command = [program.executable, "-Zunstable-options", "--report-time"]
+    if program.package in WAITING:
+        command += ["--test-threads", str(WAITING[program.package])]
+    gives_way = program.package not in WAITING and program.name not in ALONE
+    ended = told(command, gives_way, cwd=program.directory, env=environment)
     tests = re.findall(r"^test (\S+).* \.\.\. (\w+)(?: <([\d.]+)s>)?", ended.stdout, re.MULTILINE)
     failures = [program.command(profile, name) for name, state, _ in tests if state == "FAILED"]
     if ended.returncode != 0 and not failures:
         failures = [f"{program.name} (it ended with {ended.returncode}): {program.executable}"]
     times = [(float(took), f"{program.package} {name}") for name, _, took in tests if took]
     passed = sum(state == "ok" for _, state, _ in tests)
-    return Outcome(program.name, seconds, passed, failures, times, ended.stdout)
+    return Outcome(program.name, ended, passed, failures, times)
 
 
 def document_tests(profile: str) -> Outcome:
-    start = time.monotonic()
     command = ["cargo", "test", "--doc", "--no-fail-fast", "--profile", profile, *SELECTION]
-    ended = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    ended = told(command)
     failed = re.findall(r"^test (.*) \.\.\. FAILED", ended.stdout, re.MULTILINE)
     failures = [f"{' '.join(command)} # {name}" for name in failed]
     if ended.returncode != 0 and not failures:
         failures = [" ".join(command)]
     passed = sum(map(int, re.findall(r"^test result: \w+\. (\d+) passed", ended.stdout, re.MULTILINE)))
-    seconds = time.monotonic() - start
-    return Outcome("examples in the documentation", seconds, passed, failures, [], ended.stdout)
+    return Outcome("examples in the documentation", ended, passed, failures, [])
 
 
 class Reporter:
@@ -137,16 +177,18 @@ class Reporter:
 
     def begin(self, name: str) -> None:
         with self.lock:
-            print(f"  ...      {name}", flush=True)
+            print(f"      ...            {name}", flush=True)
 
     def end(self, outcome: Outcome) -> None:
         with self.lock:
             self.outcomes.append(outcome)
+            ended = outcome.ended
             failed = f", {len(outcome.failures)} FAILED" if outcome.failures else ""
-            print(f"{outcome.seconds:7.1f} s  {outcome.program}: {outcome.passed} passed{failed}", flush=True)
+            took = f"{ended.seconds:7.1f} s {ended.of_processors:7.1f} s"
+            print(f"{took}  {outcome.name}: {outcome.passed} passed{failed}", flush=True)
             if outcome.failures:
-                _, found, details = outcome.output.partition("\nfailures:\n")
-                print(details if found else outcome.output, flush=True)
+                _, found, details = ended.stdout.partition("\nfailures:\n")
+                print(details if found else ended.stdout, flush=True)
 
 
 def main() -> int:
@@ -154,24 +196,37 @@ def main() -> int:
     parser.add_argument("--profile", required=True)
     parser.add_argument("--report", required=True, help="where to write the counts, as JSON")
     parser.add_argument("--without-servers", action="store_true", help="a subset, for the inner loop")
+    parser.add_argument(
+        "--script", nargs=3, action="append", default=[], metavar=("NAME", "DIRECTORY", "COMMAND")
+    )
     arguments = parser.parse_args()
     programs = build(arguments.profile)
     if arguments.without_servers:
         programs = [program for program in programs if program.package not in WAITING]
     reporter = Reporter()
 
-    def start(program: Program) -> None:
-        reporter.begin(program.name)
-        reporter.end(run(program, arguments.profile))
+    def start(given: Program | Script) -> None:
+        reporter.begin(given.name)
+        is_script = isinstance(given, Script)
+        reporter.end(run_script(given) if is_script else run(given, arguments.profile))
 
-    def turn(program: Program) -> int:
-        return WAITING.index(program.package) if program.package in WAITING else len(WAITING)
-
-    beside = sorted((program for program in programs if program.target not in ALONE), key=turn)
-    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(start, beside))
+    waiting = [program for name in WAITING for program in programs if program.package == name]
+    scripts = [Script(*script) for script in arguments.script]
+    rest = [program for program in programs if program.package not in WAITING]
+    print("     time  of processors")
+    with (
+        concurrent.futures.ThreadPoolExecutor(WAITING_AT_ONCE) as beside,
+        concurrent.futures.ThreadPoolExecutor(1) as gaps,
+    ):
+        # The longest first.
+        longest = [program for program in waiting if program.package == LONGEST]
+        others = [program for program in waiting if program.package != LONGEST]
+        ends = [beside.submit(start, given) for given in longest + scripts + others]
+        ends += [gaps.submit(start, program) for program in rest if program.name not in ALONE]
+        for end in ends:
+            end.result()
     for program in programs:
-        if program.target in ALONE:
+        if program.name in ALONE:
             start(program)
     reporter.begin("examples in the documentation")
     reporter.end(document_tests(arguments.profile))

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use admittance::{Coordinator, Fuses, Relay};
 use admittance_postgres::{PostgresStore, TableName};
@@ -153,9 +154,18 @@ fn chosen_by_scheme(url: &str) -> Result<Chosen, Failure> {
     }
 }
 
+/// How long a store may take before its connection is given up: longer than anybody waits for an
+/// answer, so that it is the policy's deadline that decides.
+fn patience(config: &Config) -> Duration {
+    let longest = config.policies.iter().map(|policy| policy.store.deadline.us()).max();
+    PATIENCE_MIN.max(2 * Duration::from_micros(longest.unwrap_or(0)))
+}
+
+const PATIENCE_MIN: Duration = Duration::from_secs(2);
+
 fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Failure> {
     agreed(config)?;
-    let mut builder = RedisStore::builder(url);
+    let mut builder = RedisStore::builder(url).patience(patience(config));
     if let Some(prefix) = args.store_prefix.as_ref().or(args.redis_prefix.as_ref()) {
         builder = builder.prefix(prefix);
     }
@@ -175,6 +185,7 @@ fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Fai
 
 fn postgres(url: &str, args: &StoreArgs, config: &Config) -> admittance_postgres::Builder {
     let mut builder = PostgresStore::builder(url).migrates(!args.no_migrate);
+    builder = builder.answer_within(patience(config));
     if let Some(prefix) = args.store_prefix.as_ref().or(args.postgres_prefix.as_ref()) {
         builder = builder.prefix(prefix);
     }

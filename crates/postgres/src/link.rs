@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     pub(crate) address: Address,
     pub(crate) table: TableName,
     pub(crate) migrates: bool,
+    /// How long an answer may take before its connection is given up.
+    pub(crate) answer_within: Duration,
     /// The first connection that gets through migrates for all.
     pub(crate) migrated: OnceCell<()>,
 }
@@ -111,14 +113,15 @@ async fn attempt(plan: &Plan, state: &watch::Sender<State>) -> Result<(), StoreE
         let migrated = plan.migrated.get_or_try_init(async || migrate().await.map(drop));
         migrated.await.map_err(|error| of_migrating(&error))?;
     }
-    let settled = plan.address.with_settings(SETTINGS);
+    let settled = plan.address.with_settings(&settings(plan.answer_within));
     let connected = settled.connect().await;
     let (client, connection) = connected.map_err(|error| failure::of_connecting(&error))?;
     let mut connection = std::pin::pin!(connection.run());
+    let prepare_within = PREPARE_TIMEOUT.max(plan.answer_within);
     let statements = tokio::select! {
         prepared = Statements::prepare(&client, &plan.table) => prepared,
         () = &mut connection => return Err(StoreError::Unavailable),
-        () = tokio::time::sleep(PREPARE_TIMEOUT) => return Err(StoreError::Unavailable),
+        () = tokio::time::sleep(prepare_within) => return Err(StoreError::Unavailable),
     };
     let statements = statements.map_err(|error| failure::of_connecting(&error))?;
     let ready = Arc::new(Ready { client, statements, given_up: Notify::new() });
@@ -139,14 +142,24 @@ fn of_migrating(error: &MigrateError) -> StoreError {
 }
 
 /// What every session begins with. An op is one transaction that must see what was committed while
-/// it waited for its row, whatever the database's default is. The bounds are the server's side of
-/// the caller's deadline: nobody waits for an answer that late. Plans are made once, and from what
+/// it waited for its row, whatever the database's default is. Plans are made once, and from what
 /// the tables will become: keys are looked up, never searched for.
-const SETTINGS: &str = "-c default_transaction_isolation=read\\ committed \
-    -c default_transaction_read_only=off \
-    -c statement_timeout=1000 -c lock_timeout=500 -c idle_in_transaction_session_timeout=5000 \
-    -c plan_cache_mode=force_generic_plan -c jit=off \
-    -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off";
+///
+/// The server stops a statement, and sooner one that waits for a row, well before its caller gives
+/// the connection up: an answer that late is of no use, and a connection is dear.
+fn settings(answer_within: Duration) -> String {
+    let statement = (answer_within / 2).as_millis().clamp(2, 2_147_483_647);
+    let lock = statement / 2;
+    format!(
+        "-c default_transaction_isolation=read\\ committed \
+         -c default_transaction_read_only=off \
+         -c statement_timeout={statement} -c lock_timeout={lock} \
+         -c idle_in_transaction_session_timeout=5000 \
+         -c plan_cache_mode=force_generic_plan -c jit=off \
+         -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    )
+}
+
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -131,7 +131,9 @@ impl Builder {
         Self { migrates, ..self }
     }
 
-    /// How long an answer may take before its connection is given up.
+    /// How long an answer may take before its connection is given up; two seconds if nobody says
+    /// otherwise. The server stops a statement at half of it, and at a quarter one that waits for a
+    /// row.
     #[must_use]
     pub fn answer_within(self, answer_within: Duration) -> Self {
         Self { answer_within, ..self }
@@ -154,12 +156,13 @@ impl Builder {
         let address: Address = self.url.parse()?;
         let table: TableName = self.table.parse()?;
         let migrated = OnceCell::new();
-        let plan = Arc::new(Plan { address, table, migrates: self.migrates, migrated });
+        let answer_within = self.answer_within;
+        let migrates = self.migrates;
+        let plan = Arc::new(Plan { address, table, migrates, answer_within, migrated });
         let links: Vec<Link> =
             (0..self.connections).map(|_| Link::start(Arc::clone(&plan))).collect();
         let hook = Arc::new(AtomicI64::new(-1));
-        let (answer_within, shared) = (self.answer_within, Arc::clone(&hook));
-        let carrier = Carrier { links: links.clone(), answer_within, hook: shared };
+        let carrier = Carrier { links: links.clone(), answer_within, hook: Arc::clone(&hook) };
         let size =
             Size { lanes: self.connections, batch_max: self.batch_max, queue_max: self.queue_max };
         let reaper = Reaper::new(Link::start(plan), Arc::clone(&hook), answer_within);

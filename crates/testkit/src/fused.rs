@@ -328,11 +328,11 @@ fn lease(rng: &mut Rng) -> LeaseKey {
     LeaseKey(u128::from(rng.u64(..6)) << 64 | 3)
 }
 
-/// Timelines of each mode, a tenth of what is asked for, and asks in each.
-const TIMELINES: usize = 100;
+/// Timelines of each mode, ten times as many with `ADMITTANCE_LONG`, and asks in each.
+const TIMELINES: usize = 50;
 const STEPS: usize = 30;
 /// Stores are bounded, also in the number of policies.
 const TIMELINES_PER_STORE: usize = 50;
-/// Scenarios, a tenth of what is asked for, and asks in each.
-const SCENARIOS: usize = 1_000;
+/// Scenarios, ten times as many with `ADMITTANCE_LONG`, and asks in each.
+const SCENARIOS: usize = 300;
 const ASKS: usize = 6;

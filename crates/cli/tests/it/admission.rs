@@ -59,7 +59,7 @@ fn policies(name: &str, text: &str) -> PathBuf {
 fn instance(store: &str, policies: &Path, id: &str) -> Service {
     let policies = policies.display().to_string();
     let args = ["--store", store, "--config", &policies, "--node-id", id];
-    let more = ["--store-deadline", "2s", "--metrics-port", "0"];
+    let more = ["--store-deadline", "5s", "--metrics-port", "0"];
     Service::start(&[&args[..], &more[..]].concat())
 }
 

@@ -45,7 +45,7 @@ fn policies(name: &str, text: &str) -> PathBuf {
 fn instance(store: &str, policies: &Path) -> Service {
     let policies = policies.display().to_string();
     // A deadline that a busy machine does not miss: these tests are about what is counted.
-    Service::start(&["--store", store, "--config", &policies, "--store-deadline", "2s"])
+    Service::start(&["--store", store, "--config", &policies, "--store-deadline", "5s"])
 }
 
 fn charge(policy: &str, units: u64) -> Charge {

@@ -182,7 +182,7 @@ fn an_account_that_is_not_locked_is_noticed() {
         ("WHERE t.key = wanted FOR NO KEY UPDATE;", "WHERE t.key = wanted;"),
         (
             "        UPDATE {state}_accounts t SET in_window",
-            "        PERFORM pg_sleep(0.002);\n        UPDATE {state}_accounts t SET in_window",
+            "        PERFORM pg_sleep(0.02);\n        UPDATE {state}_accounts t SET in_window",
         ),
     ];
     let budgets = Postgres::new(&server.url(), &runtime, "mutant", 1).edited(&edits);

@@ -99,8 +99,13 @@ pub(crate) async fn untried(url: &str) -> PostgresStore {
 }
 
 /// A store whose every connection is up. Until then it says that it is away, and on a busy machine
-/// a connection takes its time.
+/// a connection takes its time, as every answer does.
 pub(crate) async fn connect(builder: Builder) -> PostgresStore {
+    connect_as_it_is(builder.answer_within(ANSWER_WITHIN)).await
+}
+
+/// The same, for tests of how long a store waits.
+pub(crate) async fn connect_as_it_is(builder: Builder) -> PostgresStore {
     let store = builder.connect().await.expect("a url");
     until("every connection is there", async || store.is_connected()).await;
     store

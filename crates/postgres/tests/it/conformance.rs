@@ -17,7 +17,7 @@ fn postgres_holds_every_contract_and_equals_core() {
     let url = server.url();
     runtime.block_on(admittance_postgres::migrate(&url, &Default::default())).unwrap();
     let harness =
-        runtime.block_on(Postgres::new(&url, &runtime, Path::OneLogged, common::timelines(100)));
+        runtime.block_on(Postgres::new(&url, &runtime, Path::OneLogged, common::timelines(50)));
     let suite = conformance(&harness);
     // The suite waits for callers on threads of their own, which enter the runtime themselves.
     let handle = runtime.handle().clone();
@@ -31,12 +31,8 @@ fn the_unlogged_tables_and_the_batches_do_too() {
     let (server, runtime) = (common::server(), Arc::new(common::runtime()));
     let url = server.url();
     runtime.block_on(admittance_postgres::migrate(&url, &Default::default())).unwrap();
-    let harness = runtime.block_on(Postgres::new(
-        &url,
-        &runtime,
-        Path::BatchUnlogged,
-        common::timelines(100),
-    ));
+    let harness =
+        runtime.block_on(Postgres::new(&url, &runtime, Path::BatchUnlogged, common::timelines(50)));
     let handle = runtime.handle().clone();
     let _entered = handle.enter();
     admittance_testkit::block_on(equals_core(&harness)).unwrap();

@@ -308,7 +308,8 @@ fn a_fleet_that_many_begin_at_once_has_one_epoch_and_counts_each_node_once() {
         for _ in 0..2 {
             let builder = PostgresStore::builder(database.url()).connections(8).batch_max(1);
             let store = common::connect(builder.reap_every(None)).await;
-            common::until("every connection is there", async || store.is_connected()).await;
+            // Nobody's report grows old while others wait for their turn.
+            store.set_now(Micros::from_epoch_ms(1_700_000_000_000));
             stores.push(Arc::new(store));
         }
         for round in 0..10 {

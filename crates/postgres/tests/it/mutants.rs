@@ -179,7 +179,7 @@ fn a_row_that_is_not_locked_admits_too_many() {
                 (
                     "ops",
                     "ELSIF is_there THEN\n            UPDATE {state} t SET\n",
-                    "ELSIF is_there THEN\n            PERFORM pg_sleep(0.002);\n            \
+                    "ELSIF is_there THEN\n            PERFORM pg_sleep(0.02);\n            \
                  UPDATE {state} t SET\n",
                 ),
             ],

@@ -96,7 +96,8 @@ fn an_answer_that_is_lost_is_not_taken_for_a_charge_that_did_not_happen() {
 fn a_row_that_is_held_too_long_is_unavailable_and_not_charged() {
     let (database, runtime) = (common::database(), common::runtime());
     runtime.block_on(async {
-        let store = common::store(&database.url()).await;
+        let builder = PostgresStore::builder(database.url()).connections(4).reap_every(None);
+        let store = common::connect_as_it_is(builder).await;
         let _ = common::check(&store, "api", &window(5), b"ann").await.unwrap();
         let mut holder = common::client(&database.url()).await;
         let transaction = holder.transaction().await.unwrap();
