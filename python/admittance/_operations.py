@@ -43,7 +43,7 @@ class Operations:
         *,
         hold: float = 0,
         value: float | None = None,
-        heartbeat: bool = False,
+        heartbeat: bool = True,
     ) -> Admission:
         """Asks every axis of a policy whether work may start, and holds what it takes.
 
@@ -124,7 +124,7 @@ class AsyncOperations:
         *,
         hold: float = 0,
         value: float | None = None,
-        heartbeat: bool = False,
+        heartbeat: bool = True,
     ) -> Admitting:
         """Asks every axis of a policy whether work may start, and holds what it takes: `await` it,
         or enter it with `async with`.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     AccountRow = tuple[
         tuple[str, str, str], list[int], tuple[str, int, int] | None, tuple[bool, int]
     ]
-    CostsRow = tuple[bool, str, int, int, int, list[AccountRow]]
+    CostsRow = tuple[bool, str, int, int, int, list[AccountRow], bool]
     ReservedRow = tuple[CostsRow, str, int, list[int]]
     ExplainedRow = tuple[
         Decision, list[AxisRow], str, bool, tuple[float, float] | None, int | None, int | None

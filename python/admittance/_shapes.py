@@ -64,14 +64,14 @@ class AsyncChecks(Protocol):
 class Admits(Checks, Protocol):
     """A backend that admits work with a call."""
 
-    def admit(self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = False) -> Held: ...
+    def admit(self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = True) -> Held: ...
 
 
 class AsyncAdmits(AsyncChecks, Protocol):
     """A backend that admits work with an await."""
 
     def admit(
-        self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = False
+        self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = True
     ) -> Awaitable[AsyncHeld]: ...
 
 

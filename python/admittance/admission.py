@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ._native import AsyncDoor, Decision, Door, Lease
-from .errors import OperationNotSupportedError, ServiceUnavailableError
+from .errors import LeaseNotFoundError, OperationNotSupportedError, ServiceUnavailableError
 from .results import AxisDecision, Costs, costs
 
 if TYPE_CHECKING:
@@ -74,9 +74,14 @@ class _Admitted(Generic[D]):
 
     @property
     def reclaimed(self) -> bool:
-        """Whether a heartbeat was told that the lease is over: its time was up before anybody was
-        heard. The work should stop."""
+        """Whether a heartbeat or a debit was told that the permit is lost: its time was up before
+        anybody was heard. The work should stop."""
         return self._lease.reclaimed
+
+    def _debited(self, answer: Costs) -> Costs:
+        if answer.reclaimed:
+            self._lease.mark_reclaimed()
+        return answer
 
     def __repr__(self) -> str:
         kind, axis = type(self).__name__, self.binding_axis
@@ -96,10 +101,11 @@ class Admission(_Admitted[Door]):
         return self._lease.release(dropped)
 
     def debit(self, units: int) -> Costs:
-        """Counts what is about to be served, from what the admission has reserved first. For
-        policies with a cost axis."""
+        """Counts what is about to be served, from what the admission has reserved first, and keeps
+        the lease. For policies with a cost axis. If the permit is lost, the answer is `reclaimed`,
+        whatever is left of the budget."""
         row = self._door.debit_lease([(self._policy, self._key, units)], _id(self._lease))
-        return costs(row)
+        return self._debited(costs(row))
 
     def settle(self, actual: int | None = None) -> Costs:
         """Ends the reservation with what was produced, or with what was debited. The permit is held
@@ -132,10 +138,11 @@ class AsyncAdmission(_Admitted[AsyncDoor]):
         return await self._lease.release_async(dropped)
 
     async def debit(self, units: int) -> Costs:
-        """Counts what is about to be served, from what the admission has reserved first. For
-        policies with a cost axis."""
+        """Counts what is about to be served, from what the admission has reserved first, and keeps
+        the lease. For policies with a cost axis. If the permit is lost, the answer is `reclaimed`,
+        whatever is left of the budget."""
         row = await self._door.debit_lease([(self._policy, self._key, units)], _id(self._lease))
-        return costs(row)
+        return self._debited(costs(row))
 
     async def settle(self, actual: int | None = None) -> Costs:
         """Ends the reservation with what was produced, or with what was debited. The permit is held
@@ -224,7 +231,7 @@ class Reservation(_Reserved[Door]):
         if not self._settled:
             try:
                 self.settle(stopped=kind is not None)
-            except ServiceUnavailableError:
+            except (LeaseNotFoundError, ServiceUnavailableError):
                 pass  # It ends by itself after `ttl_ms`, as settled with what was debited.
 
 
@@ -260,7 +267,7 @@ class AsyncReservation(_Reserved[AsyncDoor]):
         if not self._settled:
             try:
                 await self.settle(stopped=kind is not None)
-            except ServiceUnavailableError:
+            except (LeaseNotFoundError, ServiceUnavailableError):
                 pass  # It ends by itself after `ttl_ms`, as settled with what was debited.
 
 

@@ -22,7 +22,7 @@ def limited(
     cost: int | Callable[..., int] = 1,
     mode: Literal["check", "admit"] = "check",
     fail: Literal["open", "closed"] = "closed",
-    heartbeat: bool = False,
+    heartbeat: bool = True,
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Asks a policy before every call of a function, `def` or `async def`.
 

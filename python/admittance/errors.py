@@ -16,6 +16,11 @@ class PolicyNotFoundError(AdmittanceError):
     """No policy has this name. The message names those that there are."""
 
 
+class LeaseNotFoundError(AdmittanceError):
+    """No account knows the lease that was to be settled: it was given for another key, or ended too
+    long ago. Nothing was charged."""
+
+
 class OperationNotSupportedError(AdmittanceError):
     """The policy is of a kind, or the backend one, that cannot do this."""
 
@@ -67,6 +72,7 @@ __all__ = [
     "BackendClosedError",
     "ConfigError",
     "InvalidRequestError",
+    "LeaseNotFoundError",
     "LimitExceededError",
     "OperationNotSupportedError",
     "OverloadedError",

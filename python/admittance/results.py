@@ -90,6 +90,8 @@ class Costs(NamedTuple):
     binding: int
     """Which account denied, as an index of `accounts`; -1 if none did."""
     accounts: tuple[Account, ...]
+    reclaimed: bool = False
+    """Whether the permit of the admission that was debited is lost: nobody was heard of in time."""
 
 
 def explanation(row: ExplainedRow) -> Explanation:
@@ -100,9 +102,9 @@ def explanation(row: ExplainedRow) -> Explanation:
 
 
 def costs(row: CostsRow) -> Costs:
-    allowed, flow, retry_after_ms, remaining, binding, accounts = row
+    allowed, flow, retry_after_ms, remaining, binding, accounts, reclaimed = row
     each = tuple(_account(account) for account in accounts)
-    return Costs(allowed, flow, retry_after_ms, remaining, binding, each)
+    return Costs(allowed, flow, retry_after_ms, remaining, binding, each, reclaimed)
 
 
 def _account(row: AccountRow) -> Account:

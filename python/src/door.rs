@@ -246,6 +246,6 @@ async fn closed(core: Arc<Core>) -> Result<(), Failure> {
 }
 
 fn charged(charges: Vec<Charged>) -> Vec<Charge> {
-    let charge = |(policy, key, units): Charged| Charge { policy, key, units: units.0 };
+    let charge = |(policy, key, units): Charged| Charge { policy, key, units: Some(units.0) };
     charges.into_iter().map(charge).collect()
 }

@@ -35,6 +35,9 @@ impl Failure {
             // What the transport says by itself has a cause, whatever it calls it; the service's
             // own words have none.
             _ if self.status.source().is_some() => "ServiceUnavailableError",
+            Code::NotFound if self.status.metadata().contains_key("admittance-unknown") => {
+                "LeaseNotFoundError"
+            }
             Code::NotFound => "PolicyNotFoundError",
             Code::Unimplemented => "OperationNotSupportedError",
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => {

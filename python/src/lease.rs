@@ -110,7 +110,10 @@ impl Lease {
         });
         // In this process a permit is kept as long as it is held. A reservation ends in its account
         // all the same unless it is heard of.
-        let is_kept = heartbeat || has_cost && matches!(core.place, Place::Here(_));
+        let is_kept = match core.place {
+            Place::Here(_) => has_cost,
+            _ => heartbeat,
+        };
         if let Some(held) = held.as_ref().filter(|_| is_kept) {
             let beats = core.beats.get(|| Ok::<_, std::convert::Infallible>(Arc::default()));
             let Ok(beats) = beats;
@@ -197,6 +200,14 @@ impl Lease {
     fn reclaimed(&self) -> bool {
         let is_over = |held: &Arc<Held>| held.state.load(Ordering::Acquire) == RECLAIMED;
         self.held.as_ref().is_some_and(is_over)
+    }
+
+    /// The service has said that it is over.
+    fn mark_reclaimed(&self) {
+        if let Some(held) = &self.held {
+            held.mark_reclaimed();
+            held.forget();
+        }
     }
 
     fn release<'py>(&self, py: Python<'py>, dropped: bool) -> PyResult<Bound<'py, PyAny>> {

@@ -33,10 +33,10 @@ impl<'py> IntoPyObject<'py> for Costs {
             cost::Flow::SoftStop => "soft_stop",
             cost::Flow::Stop => "stop",
         };
-        let cost::Answer { allowed, flow: _, retry_after_ms, remaining, binding, accounts } =
-            self.0;
-        let accounts: Vec<AccountRow> = accounts.into_iter().map(account).collect();
-        (allowed, flow, retry_after_ms, remaining, binding, accounts).into_bound_py_any(py)
+        let cost::Answer { allowed, retry_after_ms, remaining, binding, reclaimed, .. } = self.0;
+        let accounts: Vec<AccountRow> = self.0.accounts.into_iter().map(account).collect();
+        (allowed, flow, retry_after_ms, remaining, binding, accounts, reclaimed)
+            .into_bound_py_any(py)
     }
 }
 

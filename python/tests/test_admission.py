@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +23,11 @@ from admittance import (
     AsyncEmbedded,
     AsyncServiceBackend,
     Embedded,
+    LeaseNotFoundError,
+    LimitExceededError,
     OperationNotSupportedError,
     ServiceBackend,
+    limited,
 )
 
 ONE = {"one": {"concurrency": {"minLimit": 1, "maxLimit": 1}}}
@@ -138,7 +142,7 @@ def test_a_killed_process_gives_its_permit_back(service: Service, key: str) -> N
 
 def test_a_heartbeat_holds_five_seconds_across_a_ttl_of_two(service: Service, key: str) -> None:
     with ServiceBackend(service.target, timeout=10) as limits:
-        with limits.admit("long-job", key, heartbeat=True) as admission:
+        with limits.admit("long-job", key) as admission:
             end = time.monotonic() + 5
             while time.monotonic() < end:
                 assert not is_free(limits, "long-job", key)
@@ -146,7 +150,7 @@ def test_a_heartbeat_holds_five_seconds_across_a_ttl_of_two(service: Service, ke
                 time.sleep(0.1)
         assert is_free(limits, "long-job", key)
         # Without heartbeats it is not held that long.
-        admission = limits.admit("long-job", key)
+        admission = limits.admit("long-job", key, heartbeat=False)
         until(lambda: is_free(limits, "long-job", key), "the permit's return")
 
 
@@ -184,6 +188,90 @@ def test_one_heartbeat_keeps_many_admissions(service: Service) -> None:
         for admission in held:
             admission.release()
         assert is_free(limits, "crowd", "another")
+
+
+STREAMS = {
+    "usual": {"concurrency": {"minLimit": 3, "maxLimit": 3}},
+    "stream": {
+        "concurrency": {"minLimit": 1, "maxLimit": 1},
+        "leaseTtl": "1s",
+        "cost": {"budget": 500, "period": "1h"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def streams() -> Iterator[Service]:
+    with Service(STREAMS, "--metrics-port", "0") as service:
+        yield service
+
+
+def test_a_limited_function_holds_its_place_longer_than_a_lease_lives(streams: Service) -> None:
+    running, most = [0], [0]
+    lock = threading.Lock()
+    with ServiceBackend(streams.target, timeout=10) as limits:
+
+        @limited(limits, "usual", mode="admit")
+        def work() -> None:
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            time.sleep(4)
+            with lock:
+                running[0] -= 1
+
+        def ask() -> None:
+            end = time.monotonic() + 6
+            while time.monotonic() < end:
+                try:
+                    work()
+                except LimitExceededError:
+                    time.sleep(0.05)
+
+        callers = [threading.Thread(target=ask) for _ in range(8)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    assert most == [3]
+
+
+def test_short_holds_send_no_heartbeats(streams: Service) -> None:
+    before = heartbeats(streams)
+    with ServiceBackend(streams.target, timeout=10) as limits:
+        for _ in range(200):
+            with limits.admit("usual", "k") as admission:
+                assert admission.allowed
+    assert heartbeats(streams) == before
+
+
+def test_a_stream_is_kept_by_its_debits_and_never_stopped(streams: Service, key: str) -> None:
+    with ServiceBackend(streams.target, timeout=10) as limits:
+        with limits.admit("stream", key, heartbeat=False) as admission:
+            for _ in range(25):
+                time.sleep(0.1)
+                debited = admission.debit(1)
+                assert debited.allowed and debited.flow == "go_on" and not debited.reclaimed
+            assert admission.held
+            admission.settle(25)
+
+
+def test_a_lost_permit_is_told_as_that_and_not_as_a_spent_budget(
+    streams: Service, key: str
+) -> None:
+    with ServiceBackend(streams.target, timeout=10) as limits:
+        admission = limits.admit("stream", key, heartbeat=False)
+        until(lambda: is_free(limits, "stream", f"{key}-other"), "the permit's return")
+        assert admission.held and not admission.reclaimed, "nobody can know yet"
+        debited = admission.debit(10)
+        assert debited.allowed and debited.reclaimed
+        assert admission.reclaimed and not admission.held
+        # What was produced is charged all the same.
+        settled = admission.settle(40).accounts[0]
+        assert (settled.spent + settled.debt, settled.reserved) == (40, 0)
+        with pytest.raises(LeaseNotFoundError, match="no account of policy"):
+            door = admission._door
+            door.settle([("stream", "another", 1)], admission.lease_id, False, "", 0, False)
 
 
 APART = """

@@ -111,7 +111,7 @@ class Backend:
         self.keys.append(key)
         return self.inner.check(policy, key, cost)
 
-    def admit(self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = False) -> Any:
+    def admit(self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = True) -> Any:
         self.keys.append(key)
         return Watched(self.inner.admit(policy, key, cost, heartbeat=heartbeat), self.ends)
 
@@ -131,7 +131,7 @@ class AsyncBackend(Backend):
         self.keys.append(key)
         return await self.twin.check(policy, key, cost)
 
-    async def admit(self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = False) -> Any:
+    async def admit(self, policy: str, key: str, cost: int = 1, *, heartbeat: bool = True) -> Any:
         self.keys.append(key)
         admission = await self.twin.admit(policy, key, cost, heartbeat=heartbeat)
         return AsyncWatched(admission, self.ends)

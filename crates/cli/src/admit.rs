@@ -149,10 +149,10 @@ async fn beat(client: &mut RateLimiterClient<Channel>, lease_id: &str) -> bool {
     is_held
 }
 
-/// Three times in the life of a lease, or more often if its clock is not ours.
+/// Three times in the life of a lease, which the service tells: its clock may be another than ours.
 fn beat_every(admitted: &AdmissionResponse) -> Duration {
-    let end = u64::try_from(admitted.lease_expires_at).unwrap_or(0);
-    Duration::from_millis((until(end).ms / 3).clamp(BEAT_MIN_MS, BEAT_MAX_MS))
+    let ttl = u64::try_from(admitted.lease_ttl_ms).unwrap_or(0);
+    Duration::from_millis((ttl / 3).clamp(BEAT_MIN_MS, BEAT_MAX_MS))
 }
 
 fn decided(decision: Option<&AxisDecision>) -> Result<&AxisDecision, Failure> {

@@ -205,7 +205,7 @@ fn json(answer: &Answer, extra: &str) -> String {
 }
 
 fn charge(args: &AskArgs, units: u64) -> Charge {
-    Charge { policy: args.policy.clone(), key: args.key.clone(), units: wire(units) }
+    Charge { policy: args.policy.clone(), key: args.key.clone(), units: Some(wire(units)) }
 }
 
 fn answered(answer: Option<Answer>) -> Result<Answer, Failure> {

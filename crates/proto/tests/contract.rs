@@ -217,6 +217,7 @@ const OWN: &[(&str, &[&str])] = &[
             "4 remaining int64",
             "5 binding int32",
             "6 accounts repeated Account",
+            "7 reclaimed bool",
         ],
     ),
     (

@@ -15,10 +15,8 @@ use admittance_proto::budgets as wire;
 use tonic::{Request, Response};
 
 use crate::grpc::{Reply, epoch_ms, shadowed, sourced, status};
-use crate::service::{
-    Asked, CostLine, Costs, Expected, Refusal, Service, Terms, lease_text, parse_held, parse_lease,
-    units,
-};
+use crate::lease_id::{lease_text, parse_held, parse_lease};
+use crate::service::{Asked, CostLine, Costs, Expected, Refusal, Service, Terms, units};
 
 /// The door to one service, on a port or called as it is: see
 /// [`RateLimiterDoor`](crate::RateLimiterDoor).
@@ -68,18 +66,14 @@ impl wire::budgets_server::Budgets for BudgetsDoor {
     async fn debit(&self, request: Request<wire::DebitRequest>) -> Reply<wire::DebitResponse> {
         let wire::DebitRequest { charges, lease_id } = request.into_inner();
         let asked = asked(&charges).map_err(status)?;
-        let lease = match lease_id.as_str() {
-            "" => None,
-            lease => Some(parse_held(lease).map_err(status)?),
-        };
-        let costs = self.service.debit_lease(&asked, lease).await.map_err(status)?;
+        let costs = self.service.debit_held(&asked, &lease_id).await.map_err(status)?;
         let reply = wire::DebitResponse { answer: Some(answer(&costs)) };
         Ok(shadowed(sourced(reply, costs.source), costs.is_shadow_denied))
     }
 
     async fn settle(&self, request: Request<wire::SettleRequest>) -> Reply<wire::SettleResponse> {
         let request = request.into_inner();
-        let asked = asked(&request.charges).map_err(status)?;
+        let asked = produced(&request.charges, request.unknown).map_err(status)?;
         let lease = parse_held(&request.lease_id).map_err(status)?;
         let prediction = prediction(request.prediction).map_err(status)?;
         let (class, is_stopped) = (request.class.as_str(), request.stopped);
@@ -100,9 +94,18 @@ impl wire::budgets_server::Budgets for BudgetsDoor {
 fn asked(charges: &[wire::Charge]) -> Result<Vec<Asked<'_>>, Refusal> {
     let mut asked = Vec::with_capacity(charges.len());
     for wire::Charge { policy, key, units: given } in charges {
-        asked.push(Asked { policy, key, units: units(*given)? });
+        asked.push(Asked { policy, key, units: units(given.unwrap_or(0))? });
     }
     Ok(asked)
+}
+
+/// What a settlement says was produced. It must say so, unless nobody knows.
+fn produced(charges: &[wire::Charge], is_unknown: bool) -> Result<Vec<Asked<'_>>, Refusal> {
+    let missing = |charge: &&wire::Charge| charge.units.is_none() && !is_unknown;
+    if let Some(charge) = charges.iter().find(missing) {
+        return Err(Refusal::UnitsMissing { policy: charge.policy.clone() });
+    }
+    asked(charges)
 }
 
 pub(crate) fn prediction(given: i64) -> Result<Option<u64>, Refusal> {
@@ -118,6 +121,7 @@ pub(crate) fn answer(costs: &Costs) -> wire::Answer {
         remaining: number(decision.remaining),
         binding: costs.binding.and_then(|place| i32::try_from(place).ok()).unwrap_or(-1),
         accounts: costs.lines.iter().map(account).collect(),
+        reclaimed: costs.is_reclaimed,
     }
 }
 

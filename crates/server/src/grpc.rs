@@ -18,10 +18,10 @@ use std::sync::Arc;
 use admittance::{Micros, Source};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_server::RateLimiter;
-use tonic::metadata::MetadataValue;
-use tonic::{Request, Response, Status};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Request, Response, Status};
 
-use crate::service::{Admitted, Answer, Refusal, Service, Work, cost};
+use crate::service::{Admitted, Answer, Refusal, Service, Work, cost, units};
 
 /// The door to one service: the generated trait [`RateLimiter`] over its core.
 ///
@@ -104,8 +104,10 @@ impl RateLimiter for RateLimiterDoor {
 
     async fn debit(&self, request: Request<v1::DebitRequest>) -> Reply<v1::DebitResponse> {
         let v1::DebitRequest { policy, key, tokens } = request.into_inner();
-        let cost = cost(tokens).map_err(status)?;
-        let answer = self.service.debit_answer(&policy, &key, cost).await.map_err(status)?;
+        // The public protocol cannot tell 0 from nothing said, which means 1.
+        let units = units(if tokens == 0 { 1 } else { tokens }).map_err(status)?;
+        let debited = self.service.debit_costs(&policy, &key, units).await;
+        let (answer, _) = debited.map_err(status)?;
         let decision = Some(answer.decided.into());
         let reply = sourced(v1::DebitResponse { decision }, answer.source);
         Ok(shadowed(reply, answer.is_shadow_denied))
@@ -180,6 +182,12 @@ pub(crate) fn status(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Shed(shed) => crate::load::status(shed),
         Refusal::UnknownPolicy { .. } => Status::not_found(message),
+        Refusal::UnknownLease { .. } => {
+            // Clients tell it from a policy that is not there.
+            let mut metadata = MetadataMap::new();
+            metadata.insert("admittance-unknown", MetadataValue::from_static("lease"));
+            Status::with_metadata(Code::NotFound, message, metadata)
+        }
         Refusal::Unsupported { .. } => Status::unimplemented(message),
         Refusal::TooManyLeases { .. } => Status::resource_exhausted(message),
         Refusal::Store { .. } | Refusal::Relay { .. } => Status::unavailable(message),
@@ -188,6 +196,7 @@ pub(crate) fn status(refusal: Refusal) -> Status {
         | Refusal::UnitsOutOfRange { .. }
         | Refusal::TooManyAccounts { .. }
         | Refusal::TwiceCharged { .. }
+        | Refusal::UnitsMissing { .. }
         | Refusal::LeaseMalformed
         | Refusal::KeyTooLong { .. }
         | Refusal::BatchTooLong { .. } => Status::invalid_argument(message),

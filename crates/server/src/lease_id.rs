@@ -17,6 +17,8 @@ use admittance::relay::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::service::Refusal;
+
 /// A lease's name, as it was given out or as somebody claims it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseId {
@@ -98,6 +100,36 @@ impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Signer")
     }
+}
+
+/// A number that nobody can guess.
+pub(crate) fn fresh_lease() -> LeaseKey {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("the system has randomness");
+    LeaseKey(u128::from_be_bytes(bytes))
+}
+
+/// A lease as the wire writes it.
+pub(crate) fn lease_text(lease: LeaseKey) -> String {
+    format!("{:032x}", lease.0)
+}
+
+/// A lease as the wire wrote it.
+///
+/// # Errors
+/// [`Refusal::LeaseMalformed`].
+pub(crate) fn parse_lease(text: &str) -> Result<LeaseKey, Refusal> {
+    let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let number = is_ours.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+    number.map(LeaseKey).ok_or(Refusal::LeaseMalformed)
+}
+
+/// The lease of a reservation, or of an admission with one, as the wire wrote it.
+///
+/// # Errors
+/// [`Refusal::LeaseMalformed`].
+pub(crate) fn parse_held(text: &str) -> Result<LeaseKey, Refusal> {
+    LeaseId::parse(text).map_or_else(|| parse_lease(text), |id| Ok(id.code()))
 }
 
 const CODE_BYTES: usize = 16;

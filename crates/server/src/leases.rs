@@ -5,12 +5,15 @@
 //! arrives at another instance goes through the [relay](admittance::relay) of the store that both
 //! share; an admission that stays with one instance costs no message.
 //!
-//! A reservation of the cost axis ends with its lease. Until then heartbeats renew it in its
-//! accounts, and nobody waits for that.
+//! A reservation of the cost axis ends when its lease is released. Until then heartbeats renew it
+//! in its accounts, and nobody waits for that. A lease that is taken back leaves its reservation
+//! alone: the work may still go on, and must be charged when it is settled.
 //!
 //! # Guarantee
-//! - A lease ends once: by release, by time, or with the process that holds it. Its reservation is
-//!   then left in the store, where others can settle it until it ends by itself.
+//! - A lease ends once: by release, by time, or with the process that holds it. Unless it was
+//!   released, its reservation is then left to end by itself; a settlement is booked until then,
+//!   and afterwards as debt.
+//! - A debit that names a lease keeps it, as a heartbeat does.
 //! - A reservation that is not settled does not end before its lease.
 //! - Bounded: at most a million are held, and as many more as are asked for at one moment.
 //! - It is taken back at the first sweep after its end. A heartbeat that arrives before that sweep
@@ -24,6 +27,8 @@
 //! # Proven by
 //! `tests/it/admit.rs`, `tests/it/admission_leases.rs` and `tests/it/admission_ends.rs`, with a
 //! manual clock and two instances on one relay.
+
+mod elsewhere;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -59,6 +64,8 @@ pub(crate) struct Leases {
     others: Mutex<BTreeMap<u64, Signer>>,
     /// Who was not here when last asked for, and when that was: names can be made up.
     absent: Mutex<BTreeMap<u64, Micros>>,
+    /// When others were last told of leases that were debited here.
+    heard_elsewhere: Mutex<HashMap<LeaseKey, Micros>>,
     /// The shortest that any policy's leases live.
     ttl_min_us: AtomicU64,
     reclaimed: AtomicU64,
@@ -152,6 +159,7 @@ impl Leases {
             relay,
             others: Mutex::default(),
             absent: Mutex::default(),
+            heard_elsewhere: Mutex::default(),
             ttl_min_us: AtomicU64::new(ttl_min.us()),
             reclaimed: AtomicU64::new(0),
             telling: Mutex::default(),
@@ -267,6 +275,27 @@ impl Leases {
         let elsewhere = (has_others || first.is_none()).then(|| now + self.ttl_min());
         heard.next_deadline = [first, elsewhere].into_iter().flatten().min().unwrap_or(now);
         heard
+    }
+
+    /// A debit has named a lease: that is as good as a heartbeat. Says whether it goes on, as far
+    /// as that is known. If the debit was booked, its accounts need not hear of it once more.
+    pub(crate) async fn hear(&self, id: LeaseId, is_booked: bool) -> bool {
+        if id.owner == self.owner {
+            let mut due = Vec::new();
+            let now = self.clock.precise();
+            let renew = || self.renew(id.lease, now, &mut due);
+            let is_live = self.signer.knows(&id).then(renew).flatten().is_some();
+            if !is_booked {
+                self.keep(due);
+            }
+            return is_live;
+        }
+        if !self.is_due_elsewhere(&id) {
+            return true;
+        }
+        let until = tokio::time::Instant::now() + ELSEWHERE_MAX;
+        let posted = self.pass_on_until(until, id.owner, &[(id, Told::Beat)]).await;
+        !posted.is_ok_and(|posted| posted.first() == Some(&Posted::Ended))
     }
 
     /// Takes back what nobody was heard of in time; says how many.
@@ -386,9 +415,14 @@ impl Leases {
         }
     }
 
-    /// Frees the permit of an admission, and then tells its accounts.
+    /// Frees the permit of an admission, and then tells its accounts, unless nobody has said that
+    /// the work is over: whoever does it may still debit and settle, until the reservation ends by
+    /// itself and beyond.
     pub(crate) fn end_admission(&self, mut admission: Admission<Axes>, ending: Ending) {
         ending.free(&mut admission);
+        if ending.told.is_none() {
+            return admission.leave();
+        }
         if admission.lease().is_none() {
             return;
         }
@@ -427,76 +461,6 @@ impl Leases {
     pub(crate) async fn all_told(&self) {
         let mut telling = std::mem::take(&mut *lock(&self.telling));
         while telling.join_next().await.is_some() {}
-    }
-
-    async fn pass_on_until(
-        &self,
-        until: tokio::time::Instant,
-        owner: u64,
-        named: &[(LeaseId, Told)],
-    ) -> Result<Vec<Posted>, StoreError> {
-        let passed = tokio::time::timeout_at(until, self.pass_on(owner, named)).await;
-        passed.unwrap_or(Err(StoreError::Timeout { waited: Span::from_ms(ELSEWHERE_MAX_MS) }))
-    }
-
-    /// What came of each note. An owner that is not there holds nothing.
-    async fn pass_on(
-        &self,
-        owner: u64,
-        named: &[(LeaseId, Told)],
-    ) -> Result<Vec<Posted>, StoreError> {
-        let all_ended = || vec![Posted::Ended; named.len()];
-        let Some(relay) = &self.relay else { return Ok(all_ended()) };
-        let Some(signer) = self.signer_of(relay, owner).await? else { return Ok(all_ended()) };
-        let known: Vec<bool> = named.iter().map(|(id, _)| signer.knows(id)).collect();
-        let notes: Vec<Note> = named
-            .iter()
-            .zip(&known)
-            .filter(|(_, known)| **known)
-            .map(|((id, told), _)| Note { lease: id.lease, told: *told })
-            .collect();
-        if notes.is_empty() {
-            return Ok(all_ended());
-        }
-        let mut posted = Vec::with_capacity(notes.len());
-        // A few at a time: a store does nothing else meanwhile.
-        for some in notes.chunks(NOTES_AT_ONCE) {
-            let Some(came) = relay.post(owner, some).await? else {
-                // It was here a moment ago. If it still is, it says so before it is asked again.
-                lock(&self.others).remove(&owner);
-                return Err(StoreError::Unavailable);
-            };
-            posted.extend(came);
-        }
-        let mut posted = posted.into_iter();
-        let of = |known: &bool| if *known { posted.next() } else { None };
-        Ok(known.iter().map(of).map(|posted| posted.unwrap_or(Posted::Ended)).collect())
-    }
-
-    async fn signer_of(&self, relay: &AnyFleet, owner: u64) -> Result<Option<Signer>, StoreError> {
-        let known = lock(&self.others).get(&owner).cloned();
-        if known.is_some() {
-            return Ok(known);
-        }
-        let now = self.clock.precise();
-        if lock(&self.absent).get(&owner).is_some_and(|at| now.since(*at) < ABSENT_KEPT) {
-            return Ok(None);
-        }
-        let Some(secret) = relay.secret(owner).await? else {
-            let mut absent = lock(&self.absent);
-            absent.retain(|_, at| now.since(*at) < ABSENT_KEPT);
-            if absent.len() < OTHERS_MAX {
-                absent.insert(owner, now);
-            }
-            return Ok(None);
-        };
-        let signer = Signer::new(secret);
-        let mut others = lock(&self.others);
-        if others.len() >= OTHERS_MAX {
-            others.pop_first();
-        }
-        others.insert(owner, signer.clone());
-        Ok(Some(signer))
     }
 
     fn remember_end(&self, lease: u64) {
@@ -541,20 +505,16 @@ impl fmt::Debug for Leases {
 
 /// How long another instance is here without a word from it.
 const HERE_TTL: Span = Span::from_secs(3);
-/// How long it is remembered that an instance is not here.
-const ABSENT_KEPT: Span = Span::from_ms(500);
 /// Leases of so many other instances are passed on in one call.
 const OWNERS_MAX: usize = 64;
 /// How long a call waits for what is held elsewhere.
 const ELSEWHERE_MAX_MS: u64 = 250;
 const ELSEWHERE_MAX: std::time::Duration = std::time::Duration::from_millis(ELSEWHERE_MAX_MS);
-const NOTES_AT_ONCE: usize = 500;
 /// So many reservations are renewed in their accounts at a time.
 const RENEWED_AT_ONCE: usize = 32;
 const SHARDS: usize = 16;
 /// The most leases that are held here, but for those that are being asked for at that moment.
 const HELD_MAX: usize = 1_000_000;
-const OTHERS_MAX: usize = 1_024;
 /// More than this between two collections are forgotten: a heartbeat elsewhere then learns of the
 /// end one collection later.
 const ENDED_MAX: usize = 10_000;

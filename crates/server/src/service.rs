@@ -78,7 +78,6 @@ pub use self::admit::{Admitted, SWEEP, Work};
 pub(crate) use self::axes::Axes;
 pub use self::cost::{Asked, CostLine, Costs, Expected, Reserved, Terms};
 use self::cost::{Costed, Ledger};
-pub(crate) use self::cost::{lease_text, parse_held, parse_lease};
 use self::gated::Gated;
 pub use self::instance::{Instance, Unservable};
 pub use self::lend::{Lent, Stopped};

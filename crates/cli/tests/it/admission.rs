@@ -107,7 +107,7 @@ struct Tally {
 }
 
 fn charge(key: &str, units: i64) -> Charge {
-    Charge { policy: "llm".into(), key: key.into(), units }
+    Charge { policy: "llm".into(), key: key.into(), units: Some(units) }
 }
 
 /// One piece of work. Every call goes to another instance; one that fails is sent again elsewhere.

@@ -50,7 +50,7 @@ fn instance(store: &str, policies: &Path) -> Service {
 
 fn charge(policy: &str, units: u64) -> Charge {
     let units = i64::try_from(units).expect("few");
-    Charge { policy: policy.into(), key: "ann".into(), units }
+    Charge { policy: policy.into(), key: "ann".into(), units: Some(units) }
 }
 
 async fn look(client: &mut Client, policy: &str) -> Account {

@@ -157,7 +157,7 @@ async fn hundreds_of_reloads_under_load_lose_nothing_and_answer_everybody() {
         assert_eq!(1_000_000_000 - peeked.remaining, spent, "{policy}");
         assert!(spent > least, "{policy}: {spent}");
     }
-    let charges = vec![Charge { policy: "tokens".into(), key: "k".into(), units: 0 }];
+    let charges = vec![Charge { policy: "tokens".into(), key: "k".into(), units: None }];
     let look = BudgetsClient::new(channel.clone()).look(LookRequest { charges }).await.unwrap();
     let answer = look.into_inner().answer.unwrap();
     assert_eq!(answer.accounts[0].spent, count(&counts.tokens), "tokens");

@@ -107,7 +107,7 @@ impl Counts {
 }
 
 fn charge(policy: &str, units: i64) -> Vec<Charge> {
-    vec![Charge { policy: policy.into(), key: "k".into(), units }]
+    vec![Charge { policy: policy.into(), key: "k".into(), units: Some(units) }]
 }
 
 /// A reply that the store gave, and not what stands in for it.

@@ -49,6 +49,8 @@ pub struct Local<S: Strategy = Builtin, C = SystemClock> {
 struct Purse<C> {
     accounts: Arc<MemoryAccounts<C>>,
     budgets: Budgets,
+    /// How long a reservation lives without being heard of.
+    ttl: Span,
 }
 
 impl Local {
@@ -98,8 +100,16 @@ impl<S: Strategy, C: Clock + Clone> Local<S, C> {
     /// As much is remembered as the budgets say.
     #[must_use]
     pub fn cost_in(self, accounts: impl Into<Arc<MemoryAccounts<C>>>, budgets: &Budgets) -> Self {
-        let (accounts, budgets) = (accounts.into(), budgets.clone());
-        Self { cost: Some(Purse { accounts, budgets }), ..self }
+        let (accounts, budgets, ttl) = (accounts.into(), budgets.clone(), Self::TTL);
+        Self { cost: Some(Purse { accounts, budgets, ttl }), ..self }
+    }
+
+    /// How long a reservation lives without being heard of: [`TTL`](Self::TTL) unless said
+    /// otherwise. Only who may [leave](super::Admission::leave) it to others needs to say.
+    #[must_use]
+    pub fn ttl(self, ttl: Span) -> Self {
+        let ttl = ttl.min(Budget::TTL_MAX);
+        Self { cost: self.cost.map(|purse| Purse { ttl, ..purse }), ..self }
     }
 
     /// How many leases that have ended an account remembers. Only those that ended because nobody
@@ -164,7 +174,7 @@ impl<C: Clock> Purse<C> {
         ask: &Charging<'_>,
         also: impl FnOnce() -> bool,
     ) -> Result<Decision, StoreError> {
-        let (units, lease, ttl) = (ask.cost, ask.lease, Budget::TTL_MAX);
+        let (units, lease, ttl) = (ask.cost, ask.lease, self.ttl);
         if let [budget] = self.budgets.each() {
             let charge = Charge { policy: self.budgets.policy(), budget, key: ask.key, units };
             return Ok(self.accounts.reserve_now(&charge, lease, ttl, also)?.decision);

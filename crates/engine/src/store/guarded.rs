@@ -4,10 +4,14 @@
 //! - An ask takes at most the deadline, one more try included; one for many keys takes one deadline
 //!   more for each 250 of them. Late answers are dropped: such an
 //!   ask may or may not have charged, and says so.
+//! - Time during which this process did not run is not held against the store: the deadline is
+//!   counted in quarters, and a quarter that took longer than it should counts as one.
 //! - While the [`Breaker`] is not closed nothing is asked and nothing waits: the
 //!   answer is [`StoreError::Unavailable`], at once.
 //! - Only a task of the guard's own probes a store that failed, never a request. A probe writes, so
 //!   that a replica that only reads does not pass.
+//! - A caller that goes away says nothing about the store. If it had waited for long, the store is
+//!   probed, and how that goes counts as an answer.
 //! - What was not answered in time is never sent again: it may have charged. What the store did not
 //!   take ([`StoreError::Unavailable`]) is sent once more, within the same deadline, if the breaker
 //!   is still closed.
@@ -35,7 +39,7 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -131,8 +135,10 @@ struct Inner<S> {
     settings: GuardSettings,
     began: Instant,
     breaker: Mutex<Guard>,
-    /// Wakes the prober.
-    opened: Notify,
+    /// Wakes the prober: the breaker has opened, or a caller went away.
+    wake: Notify,
+    /// Callers went away that had waited for long, and nobody knows yet why they had to.
+    is_suspect: AtomicBool,
     states: watch::Sender<BreakerState>,
     asked: AtomicU64,
     failed: AtomicU64,
@@ -162,7 +168,8 @@ impl<S: Store + 'static> Guarded<S> {
             settings,
             began: Instant::now(),
             breaker: Mutex::new(Guard { breaker, since: Micros::ZERO, last_failure: None }),
-            opened: Notify::new(),
+            wake: Notify::new(),
+            is_suspect: AtomicBool::new(false),
             states: watch::Sender::new(BreakerState::Closed),
             asked: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -270,9 +277,9 @@ impl<S: Store + 'static> Guarded<S> {
         };
         inner.asked.fetch_add(1, Ordering::Relaxed);
         let began = Instant::now();
-        let asking = Asking { inner, pass, began, deadline, is_told: false };
+        let asking = Asking { inner, pass, began, is_told: false };
         let mut answer = std::pin::pin!(inner.store.apply(op));
-        if let Ok(answer) = tokio::time::timeout(deadline.into(), &mut answer).await {
+        if let Some(answer) = within(deadline, &mut answer).await {
             asking.tell(answer.as_ref().err());
             return answer;
         }
@@ -337,8 +344,8 @@ impl<S> Inner<S> {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
             return Err(StoreError::Unavailable);
         };
-        let asking = Asking { inner: self, pass, began: Instant::now(), deadline, is_told: false };
-        let answered = tokio::time::timeout(deadline.into(), async {
+        let asking = Asking { inner: self, pass, began: Instant::now(), is_told: false };
+        let answered = within(deadline, async {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let first = send().await;
             // Nothing was charged, so it is safe to try again; once is enough for a connection
@@ -365,6 +372,11 @@ impl<S> Inner<S> {
                 self.timed_out.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.judge(pass, failure);
+    }
+
+    /// Lets the breaker know of an answer.
+    fn judge(&self, pass: Pass, failure: Option<StoreError>) {
         let now = self.elapsed();
         let mut guard = self.lock();
         let opened = guard.breaker.handle_answer(pass, now, failure.is_none());
@@ -374,7 +386,7 @@ impl<S> Inner<S> {
         if opened {
             guard.since = self.settings.clock.precise();
             self.states.send_replace(BreakerState::Open);
-            self.opened.notify_one();
+            self.wake.notify_one();
         }
     }
 
@@ -399,11 +411,49 @@ impl<S: Store> Inner<S> {
         let policy = Guarded::<S>::PROBE_POLICY;
         let action = Action::Check(Cost::ONE);
         let op = Op { policy, strategy: &strategy, key: &key, action };
-        let probe = tokio::time::timeout(patience.into(), self.store.apply(op));
+        let probe = within(patience, self.store.apply(op));
         let applied = probe.await.unwrap_or(Err(StoreError::Timeout { waited: patience }))?;
         match applied.decision() {
             Some(decision) if decision.is_admit() => Ok(()),
             _ => Err(StoreError::Unreadable),
+        }
+    }
+}
+
+impl<S: Store> Inner<S> {
+    /// Finds out whether callers that went away had reason to: probes until the store answers or
+    /// the breaker opens.
+    async fn probe_if_suspect(&self) {
+        while self.is_suspect.swap(false, Ordering::Relaxed) {
+            let Some(pass) = self.lock().breaker.pass() else { return };
+            let probed = self.probe(self.settings.deadline).await;
+            let has_failed = probed.is_err();
+            self.judge(pass, probed.err());
+            match has_failed {
+                true => self.is_suspect.store(true, Ordering::Relaxed),
+                // Callers that only are impatient must not make it a load.
+                false => tokio::time::sleep(self.settings.rules.probe_every.into()).await,
+            }
+        }
+    }
+}
+
+/// Waits for an answer, but no longer than the deadline while this process runs. If it is stopped,
+/// throttled or starved, the timer and the answer wake together, and the timer would win; so the
+/// deadline is waited for in parts, of which a stall costs one.
+async fn within<F: Future>(deadline: Span, answer: F) -> Option<F::Output> {
+    let mut answer = std::pin::pin!(answer);
+    let mut left = deadline.us();
+    let part = left.div_ceil(PARTS).max(1);
+    loop {
+        let now = left.min(part);
+        let waited = Duration::from_micros(now);
+        if let Ok(answer) = tokio::time::timeout(waited, answer.as_mut()).await {
+            return Some(answer);
+        }
+        left -= now;
+        if left == 0 {
+            return None;
         }
     }
 }
@@ -413,7 +463,8 @@ async fn probe_when_due<S: Store>(inner: Arc<Inner<S>>) {
     loop {
         let due = inner.lock().breaker.poll_probe();
         let Some(due) = due else {
-            inner.opened.notified().await;
+            inner.wake.notified().await;
+            inner.probe_if_suspect().await;
             continue;
         };
         tokio::time::sleep_until(inner.began + due.into()).await;
@@ -429,13 +480,12 @@ async fn probe_when_due<S: Store>(inner: Arc<Inner<S>>) {
     }
 }
 
-/// An ask on its way. If its caller goes away while it is overdue, the store is to blame: callers
-/// that are less patient than the deadline would otherwise keep the breaker closed for ever.
+/// An ask on its way. If its caller goes away, the store may be to blame or not. Callers that are
+/// less patient than the deadline must not keep the breaker closed for ever, nor open it.
 struct Asking<'a, S> {
     inner: &'a Inner<S>,
     pass: Pass,
     began: Instant,
-    deadline: Span,
     is_told: bool,
 }
 
@@ -452,12 +502,11 @@ impl<S> Asking<'_, S> {
 
 impl<S> Drop for Asking<'_, S> {
     fn drop(&mut self) {
-        let waited = self.began.elapsed();
-        let deadline: Duration = self.deadline.into();
-        if !self.is_told && waited >= (deadline / 2).min(OVERDUE_AFTER) {
-            let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-            let waited = StoreError::Timeout { waited: Span::from_us(waited) };
-            self.inner.hear(self.pass, Some(waited));
+        if !self.is_told
+            && self.began.elapsed() >= OVERDUE_AFTER
+            && !self.inner.is_suspect.swap(true, Ordering::Relaxed)
+        {
+            self.inner.wake.notify_one();
         }
     }
 }
@@ -501,7 +550,9 @@ impl<S> fmt::Debug for Guarded<S> {
 
 /// A batch may take one deadline more for each of this many keys.
 const KEYS_PER_DEADLINE: u64 = 250;
-/// Who gives up after this long has waited for an answer, however patient the deadline is.
-const OVERDUE_AFTER: Duration = Duration::from_millis(10);
+/// How many parts a deadline is waited for in.
+const PARTS: u64 = 4;
+/// Whoever goes away after this long has waited for an answer, and not only changed their mind.
+const OVERDUE_AFTER: Duration = Duration::from_millis(5);
 /// Over how many keys probes are spread.
 const PROBE_KEYS: u64 = 16;

@@ -10,7 +10,7 @@ use super::node::{Entry, Value};
 use super::policy::{Raw, Reader, Slot, TRUTH, quoted_key};
 use super::problem::{Place, nearest, quoted};
 use super::rule::Length;
-use super::{PolicyConfig, scalar, yaml_text};
+use super::{CostConfig, PolicyConfig, scalar, yaml_text};
 
 /// The concurrency axis of a policy.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,13 +209,17 @@ impl Reader<'_, '_> {
             self.report(self.name.place, block.name, message);
             return None;
         }
-        self.gate(block, &raw.lease_ttl)
+        // Work that has a cost is not over in two seconds.
+        let or = match raw.cost.is_absent() {
+            true => GateConfig::LEASE_TTL_DEFAULT,
+            false => CostConfig::LEASE_TTL_DEFAULT,
+        };
+        self.gate(block, raw.lease_ttl.value().copied().unwrap_or(or))
     }
 
     /// The axis that a block describes, or `None` if something is wrong with it.
-    fn gate(&mut self, block: &Block, lease_ttl: &Slot<Span>) -> Option<GateConfig> {
+    fn gate(&mut self, block: &Block, lease_ttl: Span) -> Option<GateConfig> {
         let limit = self.limit(block)?;
-        let lease_ttl = lease_ttl.value().copied().unwrap_or(GateConfig::LEASE_TTL_DEFAULT);
         let fleet = match block.name {
             DISTRIBUTED => Some(self.fleet(block)?),
             _ => None,

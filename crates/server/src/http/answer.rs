@@ -44,7 +44,9 @@ impl From<Refusal> for Failure {
         let detail = refusal.to_string();
         match refusal {
             Refusal::Shed(shed) => Self::unavailable(detail, shed.retry.us().div_ceil(1_000_000)),
-            Refusal::UnknownPolicy { .. } => Self::new(StatusCode::NOT_FOUND, detail),
+            Refusal::UnknownPolicy { .. } | Refusal::UnknownLease { .. } => {
+                Self::new(StatusCode::NOT_FOUND, detail)
+            }
             // Not a fault of the service: this policy will never do it.
             Refusal::Unsupported { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, detail),
             Refusal::Apart { .. } | Refusal::AcrossNodes { .. } => {
@@ -60,6 +62,7 @@ impl From<Refusal> for Failure {
             | Refusal::UnitsOutOfRange { .. }
             | Refusal::TooManyAccounts { .. }
             | Refusal::TwiceCharged { .. }
+            | Refusal::UnitsMissing { .. }
             | Refusal::LeaseMalformed
             | Refusal::KeyTooLong { .. }
             | Refusal::BatchTooLong { .. } => Self::bad(detail),

@@ -22,10 +22,8 @@ use super::request::{
 };
 use super::table::{Operation, Route};
 use crate::grpc::epoch_ms;
-use crate::service::{
-    Answer, Asked, Costs, Expected, Policy, Refusal, Terms, Work, cost, lease_text, parse_held,
-    parse_lease, units,
-};
+use crate::lease_id::{lease_text, parse_held, parse_lease};
+use crate::service::{Answer, Asked, Costs, Expected, Policy, Refusal, Terms, Work, cost, units};
 use crate::{admissions, budgets};
 
 /// What a request asks.
@@ -125,12 +123,12 @@ impl HttpDoor {
     async fn debit(&self, ask: Ask<'_>) -> Answered {
         let asked: DebitRequest<'_> = parse(ask.operation, ask.body)?;
         let (policy, key) = (&*asked.policy, &*asked.key);
+        let units = units(asked.tokens.unwrap_or(1))?;
         let (answer, costs) = match &*asked.lease_id {
-            "" => self.service().debit_costs(policy, key, cost(asked.tokens)?).await?,
+            "" => self.service().debit_costs(policy, key, units).await?,
             lease => {
-                let charges = [Asked { policy, key, units: units(asked.tokens)? }];
-                let lease = Some(parse_held(lease)?);
-                let costs = self.service().debit_lease(&charges, lease).await?;
+                let charges = [Asked { policy, key, units }];
+                let costs = self.service().debit_held(&charges, lease).await?;
                 (costs.answer(), Some(costs))
             }
         };
@@ -139,12 +137,11 @@ impl HttpDoor {
             Some(_) => Axis::Cost,
             None => Axis::Load,
         });
-        let flow = match &*asked.lease_id {
-            "" => None,
-            _ => costs.as_ref().map(|costs| costs.flow.into()),
-        };
-        let reply =
-            DebitReply { decision: decision.into(), binding_axis: axis.map(Axis::name), flow };
+        let held = costs.as_ref().filter(|_| !asked.lease_id.is_empty());
+        let flow = held.map(|costs| costs.flow.into());
+        let reclaimed = held.map(|costs| costs.is_reclaimed);
+        let binding_axis = axis.map(Axis::name);
+        let reply = DebitReply { decision: decision.into(), binding_axis, flow, reclaimed };
         let Some(costs) = costs else {
             let violated = [policy];
             let told = &[][..];
@@ -219,16 +216,16 @@ impl HttpDoor {
     async fn debit_accounts(&self, ask: Ask<'_>) -> Answered {
         let asked: DebitAccountsRequest<'_> = parse(ask.operation, ask.body)?;
         let charges = charged(&asked.charges)?;
-        let lease = match &*asked.lease_id {
-            "" => None,
-            lease => Some(parse_held(lease)?),
-        };
-        let costs = self.service().debit_lease(&charges, lease).await?;
+        let costs = self.service().debit_held(&charges, &asked.lease_id).await?;
         Ok(self.answered(&costs, ask.always_200))
     }
 
     async fn settle(&self, ask: Ask<'_>) -> Answered {
         let asked: SettleRequest<'_> = parse(ask.operation, ask.body)?;
+        let missing = |charge: &&Charge<'_>| charge.units.is_none() && !asked.unknown;
+        if let Some(charge) = asked.charges.iter().find(missing) {
+            return Err(Refusal::UnitsMissing { policy: charge.policy.to_string() }.into());
+        }
         let charges = charged(&asked.charges)?;
         let lease = parse_held(&asked.lease_id)?;
         let prediction = budgets::prediction(asked.prediction)?;
@@ -304,7 +301,7 @@ fn work<'a>(asked: &'a AdmitRequest<'_>) -> Result<Work<'a>, Refusal> {
 fn charged<'a>(charges: &'a [Charge<'_>]) -> Result<Vec<Asked<'a>>, Refusal> {
     let of = |text: &'a Cow<'_, str>| -> &'a str { text };
     let charge = |Charge { policy, key, units: given }: &'a Charge<'_>| {
-        Ok(Asked { policy: of(policy), key: of(key), units: units(*given)? })
+        Ok(Asked { policy: of(policy), key: of(key), units: units(given.unwrap_or(0))? })
     };
     charges.iter().map(charge).collect()
 }

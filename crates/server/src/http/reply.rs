@@ -82,6 +82,10 @@ pub(super) struct DebitReply {
     /// Whether to go on serving; absent without a lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) flow: Option<Flow>,
+    /// Whether the permit of the lease is lost: nobody was heard of in time. What was debited
+    /// counts all the same; the work should stop. Absent without a lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reclaimed: Option<bool>,
 }
 
 /// Whether to go on serving.
@@ -240,6 +244,9 @@ pub(super) struct Answer {
     binding: i32,
     /// Each policy's windows in the order of its file, charge by charge.
     accounts: Vec<Account>,
+    /// Whether the permit of the admission that was debited is lost: nobody was heard of in time.
+    /// What was debited counts all the same; the work should stop.
+    reclaimed: bool,
 }
 
 /// How one account stands, after the call.
@@ -298,9 +305,9 @@ impl From<budgets::Answer> for Answer {
             budgets::Flow::SoftStop => Flow::SoftStop,
             budgets::Flow::Stop | budgets::Flow::Unspecified => Flow::Stop,
         };
-        let budgets::Answer { allowed, retry_after_ms, remaining, binding, accounts, .. } = answer;
-        let accounts = accounts.into_iter().map(Account::from).collect();
-        Self { allowed, flow, retry_after_ms, remaining, binding, accounts }
+        let budgets::Answer { allowed, retry_after_ms, remaining, binding, reclaimed, .. } = answer;
+        let accounts = answer.accounts.into_iter().map(Account::from).collect();
+        Self { allowed, flow, retry_after_ms, remaining, binding, accounts, reclaimed }
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) struct DebitRequest<'a> {
     /// How many units; 0 means 1, or with a lease that it is only kept.
     #[serde(default)]
     #[schemars(range(min = 0, max = EXACT_MAX))]
-    pub(super) tokens: i64,
+    pub(super) tokens: Option<i64>,
     /// The lease of a reservation or an admission to draw on first.
     #[serde(borrow, default, alias = "leaseId")]
     pub(super) lease_id: Cow<'a, str>,
@@ -140,10 +140,11 @@ pub(super) struct Charge<'a> {
     #[serde(borrow)]
     #[schemars(length(max = KEY_MAX))]
     pub(super) key: Cow<'a, str>,
-    /// To be reserved or debited, or produced.
+    /// To be reserved or debited, or produced. A settlement needs it unless `unknown` is set;
+    /// elsewhere absent means 0.
     #[serde(default)]
     #[schemars(range(min = 0, max = Budget::UNITS_MAX))]
-    pub(super) units: i64,
+    pub(super) units: Option<i64>,
 }
 
 /// Takes an estimate out of what is left: of every account, or of none.
@@ -189,7 +190,7 @@ pub(super) struct DebitAccountsRequest<'a> {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SettleRequest<'a> {
-    /// Each charge's units are what was produced.
+    /// Each charge's units are what was produced, which may be 0.
     #[serde(borrow, deserialize_with = "at_most_a_batch")]
     #[schemars(length(min = 1, max = Entry::CHARGES_MAX))]
     pub(super) charges: Vec<Charge<'a>>,

@@ -111,10 +111,8 @@ impl Admits {
             return Ok(None);
         }
         let axes = axes();
-        let lives = policy.reservation_ttl();
-        // In this process it lives as long as there is.
-        let lives = lives.map(|ttl| if axes.is_at_once() { Budget::TTL_MAX } else { ttl });
-        let renewed = lives.zip(policy.lease_ttl()).map(|(ttl, lease)| renew_every(ttl, lease));
+        let lives = policy.reservation_ttl().zip(policy.lease_ttl());
+        let renewed = lives.map(|(ttl, lease)| renew_every(ttl, lease));
         let mut admitter = Admitter::new(axes).atomicity(policy.atomicity);
         if let Some(gate) = gate {
             admitter = admitter.concurrency(gate.gate().clone());

@@ -34,10 +34,17 @@ enum Place {
 
 struct Here {
     rate: Option<Arc<Rate>>,
-    cost: Option<(Arc<MemoryAccounts<SharedClock>>, Budgets)>,
+    cost: Option<HereCost>,
     clock: SharedClock,
     /// Made when first asked, as [the limiter](super::rate::Here) is.
     local: OnceLock<Local<Builtin, SharedClock>>,
+}
+
+/// The cost axis in accounts of this process.
+struct HereCost {
+    accounts: Arc<MemoryAccounts<SharedClock>>,
+    budgets: Budgets,
+    ttl: Span,
 }
 
 /// The cost axis, and where its accounts are.
@@ -95,8 +102,8 @@ impl Place {
                 cost @ (None | Some(Purse { kept: Kept::Here(_), .. })),
                 _,
             ) => {
-                let cost = cost.and_then(|cost| match cost.kept {
-                    Kept::Here(accounts) => Some((accounts, cost.budgets)),
+                let cost = cost.and_then(|Purse { kept, budgets, ttl }| match kept {
+                    Kept::Here(accounts) => Some(HereCost { accounts, budgets, ttl }),
                     Kept::There(_) => None,
                 });
                 let rate = rate.map(|(rate, _)| Arc::clone(rate));
@@ -120,7 +127,9 @@ impl Here {
                 local = local.rate(Arc::clone(here.limiter()));
             }
             match &self.cost {
-                Some((accounts, budgets)) => local.cost_in(Arc::clone(accounts), budgets),
+                Some(HereCost { accounts, budgets, ttl }) => {
+                    local.cost_in(Arc::clone(accounts), budgets).ttl(*ttl)
+                }
                 None => local,
             }
         })

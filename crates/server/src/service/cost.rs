@@ -16,7 +16,7 @@ use admittance::{Axis, Cost, Decided, Decision, Micros, Outcome, Source, Span, S
 use super::axes::{Kept, Purse};
 use super::{Answer, Operation, Policy, Refusal, Service, SharedClock, bounded};
 use crate::config::{CostConfig, ReserveConfig};
-use crate::lease_id::LeaseId;
+use crate::lease_id::{LeaseId, fresh_lease, parse_held};
 use crate::store::AnyStore;
 
 /// What is asked of the accounts that a key has with a policy.
@@ -70,6 +70,8 @@ pub struct Costs {
     /// Whether accounts have denied, and their policies refuse nobody: the decision was made an
     /// admission. The lines are what the accounts said.
     pub is_shadow_denied: bool,
+    /// Whether the permit of the admission that was debited is lost: nobody was heard of in time.
+    pub is_reclaimed: bool,
 }
 
 impl Costs {
@@ -259,7 +261,7 @@ impl Service {
         key: &str,
         units: Cost,
     ) -> Result<Answer<Decision>, Refusal> {
-        self.debit_costs(policy, key, units).await.map(|(answer, _)| answer)
+        self.debit_costs(policy, key, units.units()).await.map(|(answer, _)| answer)
     }
 
     /// The same, with what each account said; none was asked if it was shed.
@@ -267,9 +269,9 @@ impl Service {
         &self,
         policy: &str,
         key: &str,
-        units: Cost,
+        units: u64,
     ) -> Result<(Answer<Decision>, Option<Costs>), Refusal> {
-        let asked = [Asked { policy, key, units: units.units() }];
+        let asked = [Asked { policy, key, units }];
         let (named, key) = (self.policy(policy)?, bounded(key)?);
         named.costed(Operation::Debit)?;
         let watching = self.watching(&named);
@@ -336,6 +338,24 @@ impl Service {
         self.observed_costs(asked, Operation::Debit, self.debited(asked, lease)).await
     }
 
+    /// The same with a lease as the wire writes it; empty for none. The lease of an admission is
+    /// kept as by a heartbeat, and the answer says if that came too late.
+    ///
+    /// # Errors
+    /// As [`debit_lease`](Self::debit_lease), and a lease that is none.
+    pub async fn debit_held(&self, asked: &[Asked<'_>], lease: &str) -> Result<Costs, Refusal> {
+        let key = match lease {
+            "" => None,
+            lease => Some(parse_held(lease)?),
+        };
+        let costs = self.debit_lease(asked, key).await;
+        let Some(held) = LeaseId::parse(lease) else { return costs };
+        // What was debited is heard of in its accounts.
+        let is_booked = costs.as_ref().is_ok_and(|costs| costs.source != Source::FailMode);
+        let is_live = self.leases.hear(held, is_booked).await;
+        Ok(Costs { is_reclaimed: !is_live, ..costs? })
+    }
+
     async fn debited(
         &self,
         asked: &[Asked<'_>],
@@ -368,7 +388,8 @@ impl Service {
     /// Ends a lease with what was produced, or with what was debited if nobody knows.
     ///
     /// # Errors
-    /// As [`reserve`](Self::reserve), and a store that did not answer: settling again is safe.
+    /// As [`reserve`](Self::reserve), a lease that no account knows, and a store that did not
+    /// answer: settling again is safe.
     pub async fn settle(
         &self,
         asked: &[Asked<'_>],
@@ -386,6 +407,8 @@ impl Service {
         self.book_beside(asked, act, &costs, expected);
         if is_unknown(&costs) {
             self.ledger.ignored.fetch_add(1, Ordering::Relaxed);
+            let policy = asked.first().map_or("", |one| one.policy).to_owned();
+            return Err(Refusal::UnknownLease { policy });
         }
         let settlements = || costs.lines.iter().map(|line| line.answered.settlement);
         let is_first = settlements().any(|settlement| matches!(settlement, Settlement::Now(_)));
@@ -521,6 +544,7 @@ impl Service {
             source,
             at: booked.at,
             is_shadow_denied: false,
+            is_reclaimed: false,
         })
     }
 }
@@ -558,36 +582,6 @@ fn unbooked(policy: &str, error: StoreError) -> Refusal {
         StoreError::AcrossSlots => Refusal::AcrossNodes { policy: policy.to_owned() },
         error => Refusal::Store { policy: policy.to_owned(), error },
     }
-}
-
-/// A number that nobody can guess.
-fn fresh_lease() -> LeaseKey {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).expect("the system has randomness");
-    LeaseKey(u128::from_be_bytes(bytes))
-}
-
-/// A lease as the wire writes it.
-pub(crate) fn lease_text(lease: LeaseKey) -> String {
-    format!("{:032x}", lease.0)
-}
-
-/// A lease as the wire wrote it.
-///
-/// # Errors
-/// [`Refusal::LeaseMalformed`].
-pub(crate) fn parse_lease(text: &str) -> Result<LeaseKey, Refusal> {
-    let is_ours = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = is_ours.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    number.map(LeaseKey).ok_or(Refusal::LeaseMalformed)
-}
-
-/// The lease of a reservation, or of an admission with one, as the wire wrote it.
-///
-/// # Errors
-/// [`Refusal::LeaseMalformed`].
-pub(crate) fn parse_held(text: &str) -> Result<LeaseKey, Refusal> {
-    LeaseId::parse(text).map_or_else(|| parse_lease(text), |id| Ok(id.code()))
 }
 
 impl fmt::Debug for Costed {

@@ -100,6 +100,26 @@ pub enum Refusal {
         /// The policy, or one of them.
         policy: String,
     },
+    /// A settlement that does not say how much.
+    #[error(
+        "a charge of policy {} says no units; give what was produced, or set unknown to settle \
+         with what was debited",
+        quoted(policy)
+    )]
+    UnitsMissing {
+        /// The policy.
+        policy: String,
+    },
+    /// No account knows the lease that is to be settled.
+    #[error(
+        "no account of policy {} knows this lease: it was never given for this key, or ended too \
+         long ago; nothing was charged",
+        quoted(policy)
+    )]
+    UnknownLease {
+        /// The policy, or the first of them.
+        policy: String,
+    },
     /// What should name a lease does not.
     #[error("lease_id is not one that Reserve or Admit has given")]
     LeaseMalformed,

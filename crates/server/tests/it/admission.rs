@@ -22,6 +22,7 @@ limiters:
     limit: 3
     period: 1h
     concurrency: { minLimit: 2, maxLimit: 2 }
+    leaseTtl: 2s
     cost: { budget: 1000, period: 1h, leaseTtl: 30s }
     joint: { prices: { cost: 0.01 } }
   spend: { strategy: fixedWindow, limit: 100, period: 1h, cost: { budget: 1000, period: 1h } }
@@ -34,7 +35,7 @@ limiters:
 ";
 
 fn charge(policy: &str, key: &str, units: i64) -> Charge {
-    Charge { policy: policy.into(), key: key.into(), units }
+    Charge { policy: policy.into(), key: key.into(), units: Some(units) }
 }
 
 /// What a client can do with the service at the other end.
@@ -216,7 +217,7 @@ async fn a_reservation_ends_with_what_was_settled_debited_or_expected() {
 }
 
 #[tokio::test]
-async fn what_nobody_is_heard_of_is_taken_back_and_counts_what_was_debited() {
+async fn what_nobody_is_heard_of_is_taken_back_and_its_reservation_ends_by_itself() {
     let live = Live::with(POLICIES).await;
     let mut client = Client::new(&live).await;
     let lease = client.admit("all", 500).await.lease_id;
@@ -224,12 +225,12 @@ async fn what_nobody_is_heard_of_is_taken_back_and_counts_what_was_debited() {
     live.clock.advance(Span::from_secs(2));
     assert_eq!(live.service.sweep(), 1);
     live.service.all_told().await;
-    assert_eq!(client.stands("all").await, (20, 0));
+    assert_eq!(client.stands("all").await, (20, 480), "the work may still go on");
     let gate = live.service.policy("all").unwrap().gate().unwrap().stats();
     assert_eq!((gate.in_flight, gate.overloaded), (0, 0), "a client that is gone is no overload");
     let late = client.settle("all", &lease, 400).await.settlement.unwrap();
-    assert_eq!(late.kind(), SettlementKind::Before, "it has ended");
-    assert_eq!(client.stands("all").await, (20, 0));
+    assert_eq!(late.kind(), SettlementKind::Now);
+    assert_eq!(client.stands("all").await, (400, 0));
     // Without concurrency the budget's own time counts.
     let lease = client.admit("spend", 500).await.lease_id;
     live.clock.advance(Span::from_ms(29_999));
@@ -238,7 +239,9 @@ async fn what_nobody_is_heard_of_is_taken_back_and_counts_what_was_debited() {
     assert_eq!(client.public.heartbeat(request).await.unwrap().into_inner().live_ids, [lease]);
     live.clock.advance(Span::from_ms(30_000));
     assert_eq!(live.service.sweep(), 1);
-    assert_eq!(client.stands("spend").await, (0, 0));
+    assert_eq!(client.stands("spend").await, (0, 500));
+    live.clock.advance(Span::from_secs(1));
+    assert_eq!(client.stands("spend").await, (0, 0), "and of that in its account a second more");
 }
 
 #[tokio::test]

@@ -19,6 +19,11 @@ limiters:
     period: 30d
     concurrency: { minLimit: 4, maxLimit: 4 }
     cost: { budget: 1000, period: 30d, leaseTtl: 30s }
+  usual: { concurrency: { minLimit: 4, maxLimit: 4 }, cost: { budget: 1000, period: 30d } }
+  short:
+    concurrency: { minLimit: 4, maxLimit: 4 }
+    leaseTtl: 2s
+    cost: { budget: 1000, period: 30d }
   spend: { cost: { budget: 1000, period: 30d } }
   open: { cost: { budget: 1000, period: 30d }, fail: open }
 ";
@@ -115,6 +120,136 @@ async fn a_reservation_of_this_process_lives_as_long_as_its_lease_too() {
         service.all_told().await;
     }
     assert_eq!(stands(&service, "all").await, (0, 400));
+}
+
+/// Those on a store, and one whose accounts are its own.
+async fn each_place() -> [(Arc<Service>, ManualClock); 2] {
+    let Pair { a, clock, .. } = pair().await;
+    let own = ManualClock::default();
+    let config = Config::parse("test", POLICIES, Fail::Closed).unwrap();
+    let here = Arc::new(Service::new(&config, Arc::new(own.clone())));
+    [(a, clock), (here, own)]
+}
+
+/// Works for so long without a word, three times, and settles 900 each time. Gives what the account
+/// knows of it: units spent and owed.
+async fn settled_late(
+    service: &Service,
+    clock: &ManualClock,
+    (policy, after): (&str, Span),
+    reclaim: impl AsyncFn(&Service, LeaseKey),
+) -> u64 {
+    let asked = |units| [Asked { policy, key: "ann", units }];
+    let mut known = 0;
+    for _ in 0..3 {
+        let id = lease(service, policy, 100).await;
+        clock.advance(after);
+        reclaim(service, key(&id)).await;
+        let settled = service.settle(&asked(900), key(&id), true, Expected::default()).await;
+        let standing = settled.unwrap().lines[0].answered.standing;
+        service.release(&id, false).await.unwrap();
+        service.all_told().await;
+        known += standing.spent + standing.debt;
+        // The next may begin: years later everything is paid.
+        clock.advance(Span::from_secs(400 * 86_400));
+    }
+    known
+}
+
+#[tokio::test]
+async fn what_is_settled_is_charged_however_long_nobody_was_heard_of() {
+    for (service, clock) in each_place().await {
+        for (policy, seconds) in [("usual", 3), ("usual", 33), ("usual", 500), ("short", 3)] {
+            let work = (policy, Span::from_secs(seconds));
+            let sweep = async |service: &Service, _| {
+                service.sweep();
+            };
+            let known = settled_late(&service, &clock, work, sweep).await;
+            assert_eq!(known, 3 * 900, "{work:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn work_that_has_a_cost_is_held_for_half_a_minute_unless_somebody_says_otherwise() {
+    for (service, clock) in each_place().await {
+        let _held = lease(&service, "usual", 100).await;
+        clock.advance(Span::from_ms(29_999));
+        assert_eq!(service.sweep(), 0);
+        clock.advance(Span::from_ms(1));
+        assert_eq!(service.sweep(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_that_abandons_reservations_is_found() {
+    for (service, clock) in each_place().await {
+        let work = ("short", Span::from_secs(3));
+        let abandon = async |service: &Service, lease| {
+            service.sweep();
+            let asked = [Asked { policy: "short", key: "ann", units: 0 }];
+            service.settle(&asked, lease, false, Expected::default()).await.unwrap();
+        };
+        assert!(settled_late(&service, &clock, work, abandon).await < 3 * 900);
+    }
+}
+
+#[tokio::test]
+async fn a_permit_that_is_taken_back_leaves_its_reservation_until_that_ends_by_itself() {
+    for (service, clock) in each_place().await {
+        let id = lease(&service, "short", 400).await;
+        clock.advance(Span::from_secs(3));
+        assert_eq!(service.sweep(), 1);
+        service.all_told().await;
+        assert_eq!(stands(&service, "short").await, (0, 400));
+        let asked = [Asked { policy: "short", key: "ann", units: 50 }];
+        let debited = service.debit_held(&asked, &id).await.unwrap();
+        assert!(debited.decision.is_admit(), "the budget is not what is lacking");
+        assert!(debited.is_reclaimed, "the permit is");
+        assert_eq!(stands(&service, "short").await, (50, 350));
+        clock.advance(Span::from_secs(40));
+        assert_eq!(stands(&service, "short").await, (50, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_debit_on_a_lease_keeps_it_here_and_from_another_instance() {
+    let Pair { a, b, clock, .. } = pair().await;
+    for debited_at in [&*a, &b] {
+        let id = lease(&a, "short", 400).await;
+        for _ in 0..20 {
+            clock.advance(Span::from_ms(500));
+            let asked = [Asked { policy: "short", key: "ann", units: 1 }];
+            let debited = debited_at.debit_held(&asked, &id).await.unwrap();
+            assert!(debited.decision.is_admit() && !debited.is_reclaimed);
+            a.collect().await.unwrap();
+            assert_eq!(a.sweep(), 0);
+        }
+        a.release(&id, false).await.unwrap();
+        a.all_told().await;
+    }
+    // Without debits it goes, and whoever debits then is told.
+    let id = lease(&a, "short", 400).await;
+    clock.advance(Span::from_secs(3));
+    assert_eq!(a.sweep(), 1);
+    a.collect().await.unwrap();
+    let asked = [Asked { policy: "short", key: "ann", units: 1 }];
+    assert!(b.debit_held(&asked, &id).await.unwrap().is_reclaimed);
+}
+
+#[tokio::test]
+async fn a_settlement_of_a_lease_that_nobody_knows_is_refused() {
+    for (service, clock) in each_place().await {
+        let asked = [Asked { policy: "usual", key: "ann", units: 900 }];
+        let settle = async |lease| service.settle(&asked, lease, true, Expected::default()).await;
+        let unknown = Err(Refusal::UnknownLease { policy: "usual".into() });
+        assert_eq!(settle(LeaseKey(7)).await, unknown);
+        // One that is forgotten is as unknown.
+        let id = lease(&service, "usual", 100).await;
+        clock.advance(Span::from_secs(700));
+        assert_eq!(settle(key(&id)).await, unknown);
+        assert_eq!(service.settlements_ignored(), 2);
+    }
 }
 
 #[tokio::test]

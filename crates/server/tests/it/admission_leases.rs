@@ -17,6 +17,7 @@ limiters:
     limit: 3
     period: 1h
     concurrency: { minLimit: 2, maxLimit: 2 }
+    leaseTtl: 2s
     cost: { budget: 1000, period: 1h, leaseTtl: 30s }
     joint: { prices: { cost: 0.01 } }
   spend: { strategy: fixedWindow, limit: 100, period: 1h, cost: { budget: 1000, period: 1h } }

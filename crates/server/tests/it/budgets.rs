@@ -34,7 +34,7 @@ limiters:
 ";
 
 fn charge(policy: &str, key: &str, units: i64) -> Charge {
-    Charge { policy: policy.into(), key: key.into(), units }
+    Charge { policy: policy.into(), key: key.into(), units: Some(units) }
 }
 
 struct Client(BudgetsClient<Channel>);
@@ -164,8 +164,15 @@ async fn an_abandoned_reservation_is_gone_when_its_lease_ends_and_a_late_truth_i
     // Forgiving budgets book it too, for as long as their window lasts.
     assert_eq!(stands(&answer)[1], (100, 0, 50, 4_850));
     assert_eq!(live.service.settlements_ignored(), 0);
-    let answer = client.settle(&"0".repeat(32), of(1)).await;
-    assert_eq!(answer.accounts[0].settlement.expect("one").kind(), SettlementKind::Unknown);
+    let unknown =
+        SettleRequest { charges: of(1), lease_id: "0".repeat(32), ..SettleRequest::default() };
+    let refused = client.0.settle(unknown).await.unwrap_err();
+    assert_eq!(refused.code(), Code::NotFound);
+    assert_eq!(refused.metadata().get("admittance-unknown").unwrap(), "lease");
+    // Whether nothing was produced or nobody says how much is not the same.
+    let charges = vec![Charge { units: None, ..charge("completions", "ann", 0) }];
+    let silent = SettleRequest { charges, lease_id: lease.into(), ..SettleRequest::default() };
+    assert_eq!(client.0.settle(silent).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(live.service.settlements_ignored(), 1);
 }
 

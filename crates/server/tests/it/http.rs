@@ -151,6 +151,10 @@ async fn a_budget_is_reserved_debited_and_settled() {
     let debit = json!({ "charges": charge(10), "lease_id": lease });
     let debited = web.post("/v1/budgets/debit", &debit).await;
     assert_eq!(debited.json()["answer"]["accounts"][0]["spent"], 20);
+    let unsaid = json!({ "charges": [{ "policy": "tokens", "key": "k" }], "lease_id": lease });
+    assert_eq!(web.post("/v1/settle", &unsaid).await.status, 400);
+    let stray = json!({ "charges": charge(30), "lease_id": "0".repeat(32) });
+    assert_eq!(web.post("/v1/settle", &stray).await.status, 404);
     let settle = json!({ "charges": charge(30), "leaseId": lease });
     let settled = web.post("/v1/settle", &settle).await;
     let settlement = settled.json()["answer"]["accounts"][0]["settlement"].clone();
@@ -160,6 +164,8 @@ async fn a_budget_is_reserved_debited_and_settled() {
     let debited = web.post("/v1/debit", &json!({ "policy": "tokens", "key": "k" })).await;
     assert_eq!(debited.json()["decision"]["remaining"], 69);
     assert!(debited.json().get("flow").is_none(), "without a lease there is no flow");
+    let nothing = json!({ "policy": "tokens", "key": "k", "tokens": 0 });
+    assert_eq!(web.post("/v1/debit", &nothing).await.json()["decision"]["remaining"], 69);
     let over = json!({ "policy": "tokens", "key": "k", "tokens": 70 });
     // What was started is finished: the next is denied.
     assert_eq!(web.post("/v1/debit", &over).await.status, 200);

@@ -193,7 +193,7 @@ async fn services_of_the_contract_come_and_go_with_their_policies() {
     let mut budgets = BudgetsClient::new(live.channel().await);
     let mut health = HealthClient::new(live.channel().await);
     let asked = || HealthCheckRequest { service: "admittance.v1.Budgets".into() };
-    let charges = vec![Charge { policy: "b".into(), key: "k".into(), units: 4 }];
+    let charges = vec![Charge { policy: "b".into(), key: "k".into(), units: Some(4) }];
     let reserve = || ReserveRequest { charges: charges.clone(), ..ReserveRequest::default() };
     for (policies, is_there) in [(with, true), (without, false), (with, true)] {
         let config = Config { load: live::OFF, ..config(policies) };
