@@ -16,7 +16,9 @@ use crate::slots::prefetch;
 
 /// Anything that names whom or what a limit is for.
 ///
-/// Two keys are the same if their types and bytes are; a tuple is a key of its parts in order.
+/// Two keys are the same if they are of one kind and have the same bytes. Kinds are texts and bytes,
+/// which are one; `u64`; `u128`; addresses of either version; and tuples, which are keys of their
+/// parts in order.
 ///
 /// # Example
 /// ```
@@ -84,6 +86,7 @@ impl Key for u64 {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_u64(*self);
+        hasher.write_u8(kind::U64);
     }
 }
 
@@ -91,6 +94,7 @@ impl Key for u128 {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_u128(*self);
+        hasher.write_u8(kind::U128);
     }
 }
 
@@ -98,8 +102,14 @@ impl Key for std::net::IpAddr {
     #[inline]
     fn feed<H: Hasher>(&self, hasher: &mut H) {
         match self {
-            Self::V4(v4) => hasher.write_u32(v4.to_bits()),
-            Self::V6(v6) => hasher.write_u128(v6.to_bits()),
+            Self::V4(v4) => {
+                hasher.write_u64(v4.to_bits().into());
+                hasher.write_u8(kind::V4);
+            }
+            Self::V6(v6) => {
+                hasher.write_u128(v6.to_bits());
+                hasher.write_u8(kind::V6);
+            }
         }
     }
 }
@@ -124,6 +134,15 @@ impl<K: Key + ?Sized> Key for &K {
     fn prefetch(&self) {
         (**self).prefetch();
     }
+}
+
+/// What tells a number from another type's of the same value: a hasher does not see how wide what it
+/// is fed is.
+mod kind {
+    pub(super) const U64: u8 = 1;
+    pub(super) const U128: u8 = 2;
+    pub(super) const V4: u8 = 4;
+    pub(super) const V6: u8 = 6;
 }
 
 /// A key's hash under this process's secret; never zero, which marks an empty place in a table.
@@ -172,3 +191,49 @@ impl Secret {
 
 /// Hashes under the secret of this process.
 pub(crate) type SecretHasher = SeedableRandomState;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    fn of(key: &(impl Key + ?Sized)) -> Fingerprint {
+        Secret::of_process().hash(key)
+    }
+
+    /// A number as a hasher is fed it that is not told its kind.
+    struct Bare<T>(T);
+
+    impl Key for Bare<u64> {
+        fn feed<H: Hasher>(&self, hasher: &mut H) {
+            hasher.write_u64(self.0);
+        }
+    }
+
+    impl Key for Bare<u128> {
+        fn feed<H: Hasher>(&self, hasher: &mut H) {
+            hasher.write_u128(self.0);
+        }
+    }
+
+    #[test]
+    fn keys_of_different_kinds_do_not_meet() {
+        for number in [0_u32, 1, 5, 0x7f00_0001, u32::MAX] {
+            let keys = [
+                of(&u64::from(number)),
+                of(&u128::from(number)),
+                of(&IpAddr::V4(Ipv4Addr::from_bits(number))),
+                of(&IpAddr::V6(Ipv6Addr::from_bits(number.into()))),
+                of(&*number.to_string()),
+                of(&(u64::from(number), u128::from(number))),
+                of(&(u128::from(number), u64::from(number))),
+            ];
+            for (place, key) in keys.iter().enumerate() {
+                assert!(!keys[..place].contains(key), "{number}: {place}");
+            }
+            assert_eq!(of(&Bare(u64::from(number))), of(&Bare(u128::from(number))), "a mutant");
+        }
+        assert_eq!(of("ann"), of(&b"ann"[..]), "a text is its bytes");
+    }
+}

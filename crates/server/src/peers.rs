@@ -107,7 +107,9 @@ impl Taken {
         let quarter = (offer.limit / 4).max(1);
         let late = Span::from_us(offer.window.us() / 4).min(LATE_MAX);
         let is_late = offer.window_end.since(offer.at) < late;
-        let units = if is_late { offer.units.min(quarter - self.late) } else { offer.units };
+        // A reload may have lowered the limit since.
+        let left = quarter.saturating_sub(self.late);
+        let units = if is_late { offer.units.min(left) } else { offer.units };
         if offer.at.since(self.burst_began) > BURST {
             (self.burst_began, self.burst_grants, self.burst_units) = (offer.at, 0, 0);
         }
@@ -171,6 +173,14 @@ mod tests {
         let next =
             Offer { window_end: Micros::from_epoch_ms(120_000).unwrap(), ..offer(6, 60_001) };
         assert_eq!(peers.share(borrower(), next).units, 6);
+    }
+
+    #[test]
+    fn a_limit_that_is_lowered_in_a_window_leaves_nothing_to_who_has_had_more() {
+        let peers = Peers::default();
+        assert_eq!(peers.share(borrower(), offer(200, 45_001)).units, 200);
+        let lowered = Offer { limit: 400, ..offer(200, 45_002) };
+        assert_eq!(peers.share(borrower(), lowered).units, 0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use admittance_core::{Axis, Cost, Micros, Span};
 
 use super::apart::{Purse, Rates as _, charge_apart};
 use super::charges::{Charged, Charges, Charging, Metered, Telling};
+use super::local::TWICE;
 use crate::budget::{Act, Budgets, Entry, SharedAccounts};
 use crate::{Atomicity, Clock, FuseAsk, Fuses, Guarded, Limit, SharedLimiter, Source, StoreError};
 
@@ -69,10 +70,11 @@ impl<S: Fuses + 'static> InStore<S> {
     /// How often, for each key. The limiter is of the same store.
     ///
     /// # Panics
-    /// It is of another: what one store holds, another cannot charge.
+    /// It is of another: what one store holds, another cannot charge. Or there is a rate already.
     #[must_use]
     pub fn rate(self, limiter: impl Into<Arc<SharedLimiter<S>>>) -> Self {
         let limiter = limiter.into();
+        assert!(self.rate.is_none(), "{TWICE}");
         assert!(Arc::ptr_eq(limiter.store(), &self.store), "a limiter of another store");
         Self { rate: Some(limiter), ..self }
     }
@@ -80,11 +82,12 @@ impl<S: Fuses + 'static> InStore<S> {
     /// How much, for each key. The accounts are of the same store.
     ///
     /// # Panics
-    /// They are of another.
+    /// They are of another. Or there is a cost already.
     #[must_use]
     pub fn cost(self, accounts: impl Into<Arc<SharedAccounts<S>>>, budgets: &Budgets) -> Self {
         let (accounts, budgets) = (accounts.into(), budgets.clone());
         assert!(Arc::ptr_eq(accounts.store(), &self.store), "accounts of another store");
+        assert!(self.cost.is_none(), "{TWICE}");
         let ttl = crate::budget::TTL_DEFAULT;
         Self { cost: Some(Budgeted { accounts, budgets, ttl }), ..self }
     }

@@ -77,9 +77,13 @@ impl<C: Clock + Clone> Local<Builtin, C> {
 
 impl<S: Strategy, C: Clock + Clone> Local<S, C> {
     /// How often, for each key.
+    ///
+    /// # Panics
+    /// There is a rate already: one of the two would not be asked.
     #[must_use]
     pub fn rate<R: Strategy>(self, limiter: impl Into<Arc<Limiter<R, C>>>) -> Local<R, C> {
-        let Self { rate: _, cost, clock } = self;
+        let Self { rate, cost, clock } = self;
+        assert!(rate.is_none(), "{TWICE}");
         Local { rate: Some(limiter.into()), cost, clock }
     }
 
@@ -87,6 +91,9 @@ impl<S: Strategy, C: Clock + Clone> Local<S, C> {
     ///
     /// A lease ends when its [`Admission`](super::Admission) does, here. So few that have ended are
     /// remembered: [`ENDED_MAX`](Self::ENDED_MAX).
+    ///
+    /// # Panics
+    /// As [`cost_in`](Self::cost_in).
     #[must_use]
     pub fn cost(self, budgets: &Budgets) -> Self {
         let each = budgets.each().iter();
@@ -98,8 +105,12 @@ impl<S: Strategy, C: Clock + Clone> Local<S, C> {
 
     /// How much, for each key, in accounts that others debit and settle too, by the lease's number.
     /// As much is remembered as the budgets say.
+    ///
+    /// # Panics
+    /// There is a cost already: one of the two would not be charged.
     #[must_use]
     pub fn cost_in(self, accounts: impl Into<Arc<MemoryAccounts<C>>>, budgets: &Budgets) -> Self {
+        assert!(self.cost.is_none(), "{TWICE}");
         let (accounts, budgets, ttl) = (accounts.into(), budgets.clone(), Self::TTL);
         Self { cost: Some(Purse { accounts, budgets, ttl }), ..self }
     }
@@ -310,6 +321,9 @@ fn next() -> u64 {
     number
 }
 
+/// What is wrong with an axis that is given twice.
+pub(super) const TWICE: &str = "an axis is given twice; charge several limits with `all`, and several \
+                                budgets as the windows of one `Budgets`";
 const AT_A_TIME: u64 = 1 << 20;
 /// Set in every number that is counted here.
 const OWN: u128 = 1 << 127;

@@ -160,6 +160,11 @@ impl<M: Memory> Table<M> {
         }
         cells.iter().find(|cell| {
             let old = cell.load();
+            if old.is_empty() {
+                // A decision over several limits has given it back since it was looked at, which
+                // needs no lock. Only who has the lock fills it, so it stays empty.
+                return true;
+            }
             let theirs = self.neighbourhood(old.key);
             let other = if theirs.home == index { theirs.alternate } else { theirs.home };
             // Trying, not waiting: locks are waited for in index order only.

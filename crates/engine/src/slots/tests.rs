@@ -448,6 +448,38 @@ fn a_hold_that_ignores_a_charge_loses_it() {
     must_fail("holds, grabbing", racing_holds::<Grabbing>);
 }
 
+/// A decision over two new keys gives back the first one's slot, without a lock, while an insertion
+/// looks for room in that very group.
+#[test]
+fn a_slot_that_is_given_back_is_not_moved_as_if_it_had_a_key() {
+    explore("given back", || {
+        let rig = Rig::<Honest>::new(16, 2);
+        let size = rig.table.size.load();
+        let near = |key: &u64| rig.table.neighbourhood(*key);
+        let apart = |group| move |key: &u64| near(key).home == group && near(key).alternate > 1;
+        // Both groups are full once the first new key is in its slot; the second new key needs a
+        // lock that the insertion has.
+        let first: Vec<u64> = (1..10_000).filter(apart(0)).take(SLOTS).collect();
+        let second: Vec<u64> = (1..10_000).filter(apart(1)).take(SLOTS + 1).collect();
+        let is_between = |key: &u64| (near(key).home, near(key).alternate) == (0, 1);
+        let inserted = (1..100_000).find(is_between).expect("some key has these groups");
+        for &key in first[..SLOTS - 1].iter().chain(&second[..SLOTS]) {
+            assert_eq!(rig.admitted(key, 1), 1);
+        }
+        let new = [first[SLOTS - 1], second[SLOTS]];
+        let holder = {
+            let rig = Arc::clone(&rig);
+            thread::spawn(move || charge_both(&rig, new))
+        };
+        assert_eq!(rig.admitted(inserted, 1), 1);
+        assert!(holder.join().expect("no panic"));
+        let groups = (0..size).flat_map(|index| &rig.table.group(index).0);
+        let kept: Vec<u64> = groups.map(|cell| cell.load().key).filter(|key| *key != 0).collect();
+        assert_eq!(kept.len(), 2 * SLOTS + 2, "nobody else came in: {kept:?}");
+        assert_eq!(rig.table.keys.load(), 2 * SLOTS as u64 + 2, "and they are counted");
+    });
+}
+
 #[test]
 fn keys_racing_to_be_sent_home_keep_their_charges() {
     explore("home", || {

@@ -147,3 +147,17 @@ fn accounts_of_another_store_are_refused() {
         let _ = InStore::new(guarded()).cost(accounts, &budgets(1));
     });
 }
+
+#[test]
+#[should_panic(expected = "an axis is given twice")]
+fn a_second_rate_does_not_silently_take_the_place_of_the_first() {
+    let clock = ManualClock::default();
+    let one = Local::on(clock.clone()).rate(limiter(clock.clone()));
+    let _ = one.rate(limiter(clock));
+}
+
+#[test]
+#[should_panic(expected = "an axis is given twice")]
+fn nor_does_a_second_cost() {
+    let _ = Local::on(ManualClock::default()).cost(&budgets(1)).cost(&budgets(2));
+}
