@@ -74,6 +74,8 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let ending = wrap_pyfunction!(crate::runtime::ending, module)?;
+        module.py().import("atexit")?.call_method1("register", (ending,))?;
         module.add("NEVER_MS", super::Core::NEVER_MS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

@@ -5,14 +5,16 @@
 //! - No thread of the runtime ever waits for the interpreter's lock: what asyncio is to be told
 //!   goes through a thread of its own.
 //! - A signal that Python handles interrupts who waits.
+//! - When the interpreter ends, no thread of ours is in it or comes back to it: older versions of
+//!   Python end such a thread where it stands, and with it the process.
 //!
 //! # Proven by
 //! `tests/test_fork.py`, `tests/test_async.py`.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ use crate::process::PerProcess;
 pub(crate) struct Engine {
     runtime: Runtime,
     deliver: Sender<Delivery>,
+    /// Whether the interpreter is about to end. Held while anything is told to it.
+    is_ending: Arc<Mutex<bool>>,
 }
 
 /// Something to be told to Python.
@@ -49,9 +53,15 @@ impl Engine {
             .enable_all()
             .build();
         let (deliver, delivered) = mpsc::channel::<Delivery>();
+        let is_ending = Arc::new(Mutex::new(false));
+        let ending = Arc::clone(&is_ending);
         let telling = std::thread::Builder::new().name("admittance-tells".into());
         let telling = telling.spawn(move || {
             while let Ok(first) = delivered.recv() {
+                let is_ending = ending.lock().unwrap_or_else(PoisonError::into_inner);
+                if *is_ending {
+                    break;
+                }
                 // Whatever has come meanwhile is told with the lock held once. An interpreter that
                 // ends wants to hear nothing more.
                 let told = Python::try_attach(|py| {
@@ -64,12 +74,19 @@ impl Engine {
             }
         });
         telling.map_err(cannot)?;
-        Ok(Self { runtime: runtime.map_err(cannot)?, deliver })
+        Ok(Self { runtime: runtime.map_err(cannot)?, deliver, is_ending })
     }
 
     pub(crate) const fn runtime(&self) -> &Runtime {
         &self.runtime
     }
+}
+
+/// The interpreter is about to end: waits until it is told nothing, and sees that it stays so.
+#[pyfunction]
+pub(crate) fn ending(py: Python<'_>) {
+    let Some(engine) = ENGINE.known() else { return };
+    py.detach(|| *engine.is_ending.lock().unwrap_or_else(PoisonError::into_inner) = true);
 }
 
 /// Does something with the runtime as the present one.

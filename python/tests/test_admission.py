@@ -270,8 +270,7 @@ def test_a_lost_permit_is_told_as_that_and_not_as_a_spent_budget(
         settled = admission.settle(40).accounts[0]
         assert (settled.spent + settled.debt, settled.reserved) == (40, 0)
         with pytest.raises(LeaseNotFoundError, match="no account of policy"):
-            door = admission._door
-            door.settle([("stream", "another", 1)], admission.lease_id, False, "", 0, False)
+            limits.settle("stream", "another", admission.lease_id, 1)
 
 
 APART = """

@@ -19,6 +19,7 @@ from admittance import (
     Decision,
     Embedded,
     Explanation,
+    LeaseNotFoundError,
     ManualClock,
     RedisBackend,
     ServiceBackend,
@@ -107,7 +108,7 @@ def all_steps(dice: random.Random) -> Iterator[Step]:
         if reserved and dice.random() < 0.6:
             account, lease = reserved.pop(dice.randrange(len(reserved)))
             actual = dice.choice([None, 0, 2, 7, 30])
-            yield (*_call("settle", "tokens", account, lease, actual), 0)
+            yield (*_settle(account, lease, actual), 0)
         if dice.random() < 0.4:
             lease = f"{next(numbers):032x}"
             reserved.append((key, lease))
@@ -152,6 +153,17 @@ def _reserve(key: str, lease: str, units: int) -> tuple[str, Callable[..., Any]]
         return made.allowed, made.lease_id, made.units, made.ttl_ms, made.costs
 
     return f"reserve{key, lease, units}", step
+
+
+def _settle(key: str, lease: str, actual: int | None) -> tuple[str, Callable[..., Any]]:
+    def step(backend: Any, _: dict[int, Any]) -> Any:
+        try:
+            return backend.settle("tokens", key, lease, actual)
+        except LeaseNotFoundError as unknown:
+            # It was denied when it was to be reserved.
+            return str(unknown)
+
+    return f"settle{key, lease, actual}", step
 
 
 def _release(number: int, dropped: bool) -> tuple[str, Callable[..., Any]]:

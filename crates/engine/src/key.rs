@@ -16,9 +16,9 @@ use crate::slots::prefetch;
 
 /// Anything that names whom or what a limit is for.
 ///
-/// Two keys are the same if they are of one kind and have the same bytes. Kinds are texts and bytes,
-/// which are one; `u64`; `u128`; addresses of either version; and tuples, which are keys of their
-/// parts in order.
+/// Two keys are the same if they are of one kind and have the same bytes. Kinds are texts and
+/// bytes, which are one; `u64`; `u128`; addresses of either version; and tuples, which are keys of
+/// their parts in order.
 ///
 /// # Example
 /// ```
@@ -136,8 +136,8 @@ impl<K: Key + ?Sized> Key for &K {
     }
 }
 
-/// What tells a number from another type's of the same value: a hasher does not see how wide what it
-/// is fed is.
+/// What tells a number from another type's of the same value: a hasher does not see how wide what
+/// it is fed is.
 mod kind {
     pub(super) const U64: u8 = 1;
     pub(super) const U128: u8 = 2;

@@ -322,8 +322,8 @@ fn next() -> u64 {
 }
 
 /// What is wrong with an axis that is given twice.
-pub(super) const TWICE: &str = "an axis is given twice; charge several limits with `all`, and several \
-                                budgets as the windows of one `Budgets`";
+pub(super) const TWICE: &str = "an axis is given twice; charge several limits with `all`, and \
+    several budgets as the windows of one `Budgets`";
 const AT_A_TIME: u64 = 1 << 20;
 /// Set in every number that is counted here.
 const OWN: u128 = 1 << 127;

@@ -384,6 +384,8 @@ async fn answers(service: Service, clock: ManualClock, steps: &[Step], flaw: boo
             Step::Release(_) => String::new(),
             Step::Wait(span) => {
                 live.clock.advance(*span);
+                // The service sweeps by the machine's clock; what is over must be over for both.
+                live.service.sweep();
                 String::new()
             }
         };
