@@ -1,9 +1,10 @@
 //! A store that is waited for only so long, and not at all while it does not answer.
 //!
 //! # Guarantee
-//! - An ask takes at most the deadline, one more try included; one for many keys takes one deadline
-//!   more for each 250 of them. Late answers are dropped: such an
+//! - An ask takes at most the deadline, one more try included. Late answers are dropped: such an
 //!   ask may or may not have charged, and says so.
+//! - A batch is asked in parts of [`KEYS_AT_ONCE`](Guarded::KEYS_AT_ONCE) keys, one after another,
+//!   each within the deadline: a store does nothing else during an ask, and others wait for it.
 //! - Time during which this process did not run is not held against the store: the deadline is
 //!   counted in quarters, and a quarter that took longer than it should counts as one.
 //! - While the [`Breaker`] is not closed nothing is asked and nothing waits: the
@@ -193,6 +194,10 @@ impl<S: Store + 'static> Guarded<S> {
 }
 
 impl<S> Guarded<S> {
+    /// How many keys of a batch are asked at once: at most about two milliseconds of a store's
+    /// time, in which it serves nobody else.
+    pub const KEYS_AT_ONCE: usize = 250;
+
     /// The name under which probes are counted in the store; no policy may have it.
     pub const PROBE_POLICY: &'static str = "admittance.probe";
 
@@ -296,8 +301,21 @@ impl<S: Store + 'static> Store for Guarded<S> {
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        let deadline = self.inner.for_keys(many.keys.len());
-        self.inner.ask(deadline, || self.inner.store.check_many(many)).await
+        let Some((first, _)) = many.keys.split_at_checked(Self::KEYS_AT_ONCE) else {
+            return self.inner.ask_for(many).await;
+        };
+        let mut decided = self.inner.ask_for(Many { keys: first, ..many }).await?;
+        for keys in many.keys[Self::KEYS_AT_ONCE..].chunks(Self::KEYS_AT_ONCE) {
+            let part =
+                self.inner.ask_for(Many { keys, ..many }).await.map_err(|error| match error {
+                    // The parts before it were charged.
+                    StoreError::Unavailable => StoreError::Lost,
+                    error => error,
+                })?;
+            decided.decisions.extend(part.decisions);
+            decided.at = decided.at.max(part.at);
+        }
+        Ok(decided)
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
@@ -327,14 +345,14 @@ impl<S: Fuses + 'static> Fuses for Guarded<S> {
     }
 }
 
-impl<S> Inner<S> {
-    /// The deadline of an ask for many keys, which are that many decisions: one more for each
-    /// [`KEYS_PER_DEADLINE`] of them.
-    fn for_keys(&self, keys: usize) -> Span {
-        let deadlines = 1 + keys as u64 / KEYS_PER_DEADLINE;
-        Span::from_us(self.settings.deadline.us().saturating_mul(deadlines))
+impl<S: Store> Inner<S> {
+    /// Asks for several keys at once.
+    async fn ask_for(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
+        self.ask(self.settings.deadline, || self.store.check_many(many)).await
     }
+}
 
+impl<S> Inner<S> {
     /// Asks within the deadline if the breaker lets it.
     async fn ask<T, F>(&self, deadline: Span, send: impl Fn() -> F) -> Result<T, StoreError>
     where
@@ -548,8 +566,6 @@ impl<S> fmt::Debug for Guarded<S> {
     }
 }
 
-/// A batch may take one deadline more for each of this many keys.
-const KEYS_PER_DEADLINE: u64 = 250;
 /// How many parts a deadline is waited for in.
 const PARTS: u64 = 4;
 /// Whoever goes away after this long has waited for an answer, and not only changed their mind.

@@ -181,7 +181,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
         self.by_fail_mode(decision)
     }
 
-    /// Decides a request for each key, at one instant, repeated keys in order.
+    /// Decides a request for each key, in order, [some](Guarded::KEYS_AT_ONCE) at one instant.
     ///
     /// # Errors
     /// As [`check`](Self::check).
