@@ -301,6 +301,7 @@ impl<S: Store + 'static> Store for Guarded<S> {
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
+        many.checked()?;
         let Some((first, _)) = many.keys.split_at_checked(Self::KEYS_AT_ONCE) else {
             return self.inner.ask_for(many).await;
         };
