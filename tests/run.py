@@ -22,13 +22,12 @@ import time
 SLOWEST = 20
 # Peers of the benchmarks are no part of what is tested.
 SELECTION = ["--workspace", "--exclude", "admittance-bench", "--all-features"]
-# These start real servers and wait for them, test by test. How many tests of each run at once: two
-# for each core where a test mostly waits.
-WAITING = {"admittance-postgres": 3, "admittance-redis": 4, "admittance-cli": 4, "admittance-testkit": 2}
+# These start real servers and wait for them, test by test. How many tests of each run at once.
+WAITING = {"admittance-postgres": 2, "admittance-redis": 2, "admittance-cli": 2, "admittance-testkit": 2}
 LONGEST = "admittance-postgres"
 # So many of these programs run at once; what computes fills the gaps they leave, and gives way.
 WAITING_AT_ONCE = 2
-GIVES_WAY = 10
+GIVES_WAY = 19
 # These count what the process allocates or how large it grows, or fork it.
 ALONE = {f"admittance {target}" for target in ("allocation", "fork", "sketch_memory")}
 ALONE.add("admittance-fuzz smoke")

@@ -164,12 +164,12 @@ limiters:
     resetCadence: calendar-day
     limit: 100
     fail: closed
-    storeDeadline: 2s
+    storeDeadline: 5s
     federated: { batch: 10 }
   tenants:
     fairEscrow: { limit: 100, period: 30000d, quantum: 7 }
     fail: closed
-    storeDeadline: 2s
+    storeDeadline: 5s
 ";
 
 /// What is borrowed at one instance and checked at another is one budget, in both stores; so is an
@@ -231,7 +231,7 @@ async fn admitted_one_by_one(one: &Service, two: &Service, policy: &str) -> u64 
 async fn an_instance_that_is_told_to_stop_gives_back_what_it_holds() {
     let rig = Rig::new("stopped");
     let policies = "limiters:\n  api: { strategy: fixedWindow, limit: 100, period: 1h, \
-                    fail: closed, storeDeadline: 2s, twoTier: { batch: 100 } }\n";
+                    fail: closed, storeDeadline: 5s, twoTier: { batch: 100 } }\n";
     std::fs::write(&rig.policies, policies).expect("it can be written");
     let (one, two) = (rig.instance(None), rig.instance(None));
     let first = v1::CheckRequest { policy: "api".into(), key: "tenant".into(), cost: 1 };

@@ -88,7 +88,8 @@ impl Rig {
     async fn loses_and_finds(&self, lose: impl FnOnce(), find: impl FnOnce()) {
         self.serves().await;
         for policy in ["open", "closed", "local"] {
-            assert_eq!(self.check(policy).await.2, Source::Store, "{policy}");
+            // Sooner or later: a deadline of a fraction of a second is missed on a busy machine.
+            assert_eq!(self.by_store(policy).await.2, Source::Store, "{policy}");
         }
         lose();
         self.until_open().await;
