@@ -44,7 +44,9 @@ impl Rig {
     }
 
     async fn postgres(url: &str) -> Self {
-        let store = PostgresStore::builder(url).unlogged("quick").connect().await;
+        // Longer than any deadline here, so that those decide.
+        let builder = PostgresStore::builder(url).answer_within(Duration::from_secs(60));
+        let store = builder.unlogged("quick").connect().await;
         Self::on(AnyStore::new(store.expect("a good URL")))
     }
 
