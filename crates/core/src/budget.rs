@@ -92,11 +92,13 @@ impl Budget {
     /// How many leases may be open in one account unless said otherwise, and at most.
     pub const OPEN_MAX: u32 = 4_096;
 
-    /// How many leases that have ended an account remembers unless said otherwise, and at most.
+    /// How many leases that have ended an account remembers unless said otherwise, and at most:
+    /// with more, a settlement makes it forget the oldest of those that were settled before, and
+    /// what is not settled is [bounded by itself](Self::unsettled_max).
     pub const ENDED_MAX: u32 = 16_384;
 
-    /// How long a lease that has ended is remembered at least, unless there are too many. A
-    /// settlement of one that is forgotten is ignored.
+    /// How long a lease that has ended is remembered at least. Only one that was settled is
+    /// forgotten sooner, if there are too many: settling it again would change nothing.
     pub const ENDED_KEPT: Span = Span::from_secs(600);
 
     /// A step forgets this many at most, so that none takes long; what is not yet forgotten is
@@ -197,6 +199,13 @@ impl Budget {
     #[must_use]
     pub const fn ended_max(&self) -> u32 {
         self.ended_max
+    }
+
+    /// The most leases of one account that are open, or ended unsettled and are remembered until
+    /// what they cost can no longer be booked.
+    #[must_use]
+    pub const fn unsettled_max(&self) -> u32 {
+        self.open_max + self.ended_max
     }
 
     /// Whether `units` could be reserved in an account that stands like this at `now`, and if not,

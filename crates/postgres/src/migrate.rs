@@ -231,4 +231,9 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../migrations/0011_accounts.sql"),
     },
     Migration { version: 12, name: "fuse", sql: include_str!("../migrations/0012_fuse.sql") },
+    Migration {
+        version: 13,
+        name: "unsettled",
+        sql: include_str!("../migrations/0013_unsettled.sql"),
+    },
 ];

@@ -1,8 +1,10 @@
 -- Accounts of budgets. Each has three keys: a hash of its head, under 'a', and of what is known of
 -- each lease, under the lease's sixteen bytes; the open leases by when they end; the ended ones by
--- when they are forgotten. Those of one instant are in the order of their bytes. The sorted sets
--- are read only when something in them is due.
+-- when they are forgotten, those that nobody settled after all that were settled, EXPIRED_FROM
+-- later. Those of one instant are in the order of their bytes. The sorted sets are read only when
+-- something in them is due.
 local pack, take, spread = struct.pack, struct.unpack, unpack
+local max, min = math.max, math.min
 -- Window; spent, reserved, debt; an instant before which no lease ends and none is forgotten; the
 -- last that a lease is remembered, how long the keys are kept; how many leases are open, and ended.
 local HEAD, HEAD_SIZE = '>I7I7I7I7I7I7I7I4I4', 57
@@ -15,6 +17,9 @@ local ENDED_KEPT, LOOK_AHEAD = 600000000, 64
 local DEBT_MAX, DEBITED_MAX, CIVIL_WINDOWS_MAX = 2251799813685247, 4503599627370496, 200000
 -- Leases that are heard of again and again need not have their keys' expiry set each time.
 local SLACK, CHUNK, FORGOTTEN = 60000000, 1000, 256
+-- Instants end at 2^52, so sums of both are exact; ends that lie past it never come. A version that
+-- does not know of it forgets those that were settled first too.
+local EXPIRED_FROM, SETTLED_LAST = 4503599627370496, '4503599627370495.5'
 local act, lease, ttl = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 -- The ordinary case first, without all that the others need: a plain debit of one account which is
@@ -26,8 +31,7 @@ if #KEYS == 3 and act == DEBIT and lease == '' then
     local units, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
     local p, first, second = { kind = tonumber(ARGV[7]) }, tonumber(ARGV[8]), tonumber(ARGV[9])
     p.period, p.phase, p.offset, p.shift = first, second, first, second
-    if debt == 0 and spent + reserved < limit and now < due and index == index_of(p)
-      and ended <= tonumber(ARGV[12]) then
+    if debt == 0 and spent + reserved < limit and now < due and index == index_of(p) then
       local finish = end_of(p, index)
       if kept >= finish or not is_real then
         spent = spent + units
@@ -40,6 +44,7 @@ if #KEYS == 3 and act == DEBIT and lease == '' then
 end
 
 local function instant(at) return format('%.0f', at) end
+local EXPIRED_TEXT = instant(EXPIRED_FROM)
 
 -- What is known of a lease; nothing if there is none, false if it is not readable.
 local function known(text)
@@ -104,8 +109,28 @@ local function score_at(key, place)
   return tonumber(call('ZRANGE', key, place, place, 'WITHSCORES')[2] or EXACT)
 end
 
+-- Forgets so many of the ended leases, from a place on.
+local function forget(a, from, count)
+  if count <= 0 then return end
+  call('HDEL', a.key, spread(call('ZRANGE', a.ends, from, from + count - 1)))
+  call('ZREMRANGEBYRANK', a.ends, from, from + count - 1)
+end
+
+-- When so many and one of the leases that are not settled are forgotten, if nobody hears of them.
+local function forgotten_at(a, place)
+  local ends = {}
+  local function add(key, from, offset)
+    local found = call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, place + 1)
+    for i = 2, #found, 2 do ends[#ends + 1] = tonumber(found[i]) + offset end
+  end
+  add(a.ends, EXPIRED_TEXT, -EXPIRED_FROM)
+  add(a.opens, '-inf', ENDED_KEPT)
+  table.sort(ends)
+  return ends[place + 1]
+end
+
 -- Ends the leases whose time is over, as many as there are, and forgets those that have ended long
--- ago, or the oldest, if there are too many. False if what is there is no list of leases.
+-- ago. False if what is there is no list of leases.
 local function sweep(a)
   local finish, now_text = end_of(a, a.index), instant(now)
   local over = try('ZRANGEBYSCORE', a.opens, '-inf', now_text, 'WITHSCORES')
@@ -121,7 +146,7 @@ local function sweep(a)
         if l.window == a.index and ended < finish then a.reserved = a.reserved - l.unspent end
         l.phase, l.unspent = EXPIRED, 0
         fields[#fields + 1], fields[#fields + 2] = one, told(l)
-        scores[#scores + 1], scores[#scores + 2] = instant(ended + ENDED_KEPT), one
+        scores[#scores + 1], scores[#scores + 2] = instant(EXPIRED_FROM + ended + ENDED_KEPT), one
       end
     end
     if #fields > 0 then
@@ -130,18 +155,16 @@ local function sweep(a)
     end
   end
   if #over > 0 then call('ZREMRANGEBYSCORE', a.opens, '-inf', now_text) end
-  local count, most = call('ZCOUNT', a.ends, '-inf', now_text), call('ZCARD', a.ends) - a.ended_max
-  if count < most then count = most end
   -- Some at a time: the others are remembered for longer, and nobody has to wait.
-  if count > FORGOTTEN then count = FORGOTTEN end
-  if count > 0 then
-    call('HDEL', a.key, spread(call('ZRANGE', a.ends, 0, count - 1)))
-    call('ZREMRANGEBYRANK', a.ends, 0, count - 1)
-  end
+  local count = min(call('ZCOUNT', a.ends, EXPIRED_TEXT, instant(EXPIRED_FROM + now)), FORGOTTEN)
+  local settled = call('ZCOUNT', a.ends, '-inf', '(' .. EXPIRED_TEXT)
+  forget(a, settled, count)
+  forget(a, 0, min(call('ZCOUNT', a.ends, '-inf', now_text), FORGOTTEN - count))
   a.open, a.ended = call('ZCARD', a.opens), call('ZCARD', a.ends)
   a.open_before, a.ended_before = a.open, a.ended
-  local open_due, ended_due = score_at(a.opens, 0), score_at(a.ends, 0)
-  a.due = open_due < ended_due and open_due or ended_due
+  local first = call('ZRANGEBYSCORE', a.ends, EXPIRED_TEXT, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  a.due = min(score_at(a.opens, 0), score_at(a.ends, 0),
+    first and tonumber(first) - EXPIRED_FROM or EXACT)
   if lease ~= '' then a.lease = known(call('HGET', a.key, lease)) end
   call('HSET', a.key, 'a', keep_head(a))
   if a.ended > 0 then expire(a, a.ends) end
@@ -158,7 +181,7 @@ end
 
 -- Brings an account to now.
 local function advance(a)
-  if (now >= a.due or a.ended > a.ended_max) and not sweep(a) then return false end
+  if now >= a.due and not sweep(a) then return false end
   local index = index_of(a)
   if index > a.index then
     -- What the window has to spare pays debt, and so do those that passed unused.
@@ -216,11 +239,17 @@ end
 local function judge_reserve(a)
   if a.lease then return a.lease.phase == OPEN and ADMIT or NEVER end
   local wait = if_left(a, a.units > 1 and a.units or 1)
+  if wait == NEVER then return wait end
+  -- Whichever comes later: what is left by then, or a place. A smaller bound may have left several
+  -- too many.
   if a.open >= a.open_max then
-    -- Whichever comes later: what is left by then, or a place. A smaller bound may have left
-    -- several too many.
-    local place = wait_until(score_at(a.opens, a.open - a.open_max))
-    if wait ~= NEVER and wait < place then wait = place end
+    wait = max(wait, wait_until(score_at(a.opens, a.open - a.open_max)))
+  end
+  local most = a.open_max + a.ended_max
+  if a.open + a.ended >= most then
+    local expired = call('ZCOUNT', a.ends, EXPIRED_TEXT, '+inf')
+    local place = a.open + expired - most
+    if place >= 0 then wait = max(wait, wait_until(forgotten_at(a, place))) end
   end
   return wait
 end
@@ -237,7 +266,9 @@ end
 
 -- A lease of an account is open, or remembered, until then; with GT only if that is later.
 local function list(a, key, at, how)
-  call('ZADD', key, how, instant(at), lease)
+  local score = instant(a.lease.phase == EXPIRED and EXPIRED_FROM + at or at)
+  if a.lease.phase == SETTLED and at >= EXPIRED_FROM then score = SETTLED_LAST end
+  call('ZADD', key, how, score, lease)
   if at < a.due then a.due = at end
   if key == a.opens then at = at + ENDED_KEPT end
   if at > a.last then a.last = at end
@@ -313,6 +344,18 @@ local function commit_settle(a)
   a.lease = { phase = SETTLED, unspent = 0, returned = a.returned, owed = a.owed }
   -- From now on, also if the clock was set back: it need not be later than before.
   list(a, a.ends, now + ENDED_KEPT, 'CH')
+  if a.ended <= a.ended_max then return end
+  -- The oldest that were settled before, some at a time.
+  local gone, count = {}, min(a.ended - a.ended_max, FORGOTTEN)
+  local settled = call('ZRANGEBYSCORE', a.ends, '-inf', '(' .. EXPIRED_TEXT, 'LIMIT', 0, count + 1)
+  for _, one in ipairs(settled) do
+    if one ~= lease and #gone < count then gone[#gone + 1] = one end
+  end
+  if #gone > 0 then
+    call('HDEL', a.key, spread(gone))
+    call('ZREM', a.ends, spread(gone))
+    a.ended = a.ended - #gone
+  end
 end
 
 -- Writes what has changed. Keys are kept until the account is the same as none; one that always was

@@ -127,10 +127,11 @@ impl Book {
             };
             self.index = index;
         }
-        while self.ended.len() > usize::try_from(budget.ended_max()).unwrap_or(usize::MAX)
-            || self.ended.first().is_some_and(|(until, _)| *until <= now)
-        {
-            let Some((_, key)) = self.ended.pop_first() else { break };
+        while let Some((until, key)) = self.ended.pop_first() {
+            if until > now {
+                self.ended.insert((until, key));
+                break;
+            }
             let gone = self.leases.remove(&key);
             let is_settled = gone.is_some_and(|entry| matches!(entry.life, Life::Settled(_)));
             self.settled -= usize::from(is_settled);
@@ -180,7 +181,8 @@ impl Book {
             Some(Life::Open(_)) => true,
             Some(_) => false,
             None => {
-                let is_full = self.open.len() >= usize::try_from(budget.open_max()).unwrap_or(0);
+                let is_full = self.open.len() >= usize::try_from(budget.open_max()).unwrap_or(0)
+                    || self.unsettled() >= budget.unsettled_max().into();
                 self.left(budget) >= units.max(1) && !is_full
             }
         }
@@ -243,7 +245,13 @@ impl Book {
         }
     }
 
-    pub(super) fn settle(&mut self, key: LeaseKey, actual: Option<u64>, now: u64) -> Settlement {
+    pub(super) fn settle(
+        &mut self,
+        budget: &Budget,
+        key: LeaseKey,
+        actual: Option<u64>,
+        now: u64,
+    ) -> Settlement {
         let Some(entry) = self.leases.get_mut(&key) else { return Settlement::Unknown };
         match entry.life {
             Life::Settled(settled) => return Settlement::Before(settled),
@@ -292,7 +300,21 @@ impl Book {
         entry.life = Life::Settled(settled);
         self.settled += 1;
         self.ended.insert((now + KEPT, key));
+        self.forget_settled(budget, key);
         Settlement::Now(settled)
+    }
+
+    /// Of too many that are remembered, those go that were settled first, and not this one.
+    fn forget_settled(&mut self, budget: &Budget, but: LeaseKey) {
+        while self.ended.len() > usize::try_from(budget.ended_max()).unwrap_or(usize::MAX) {
+            let is_settled =
+                |key| matches!(self.leases.get(key), Some(Entry { life: Life::Settled(_), .. }));
+            let gone = self.ended.iter().find(|(_, key)| *key != but && is_settled(key)).copied();
+            let Some(gone) = gone else { return };
+            self.ended.remove(&gone);
+            self.leases.remove(&gone.1);
+            self.settled -= 1;
+        }
     }
 
     /// The store has forgotten all of it; says how much of the present window that was.

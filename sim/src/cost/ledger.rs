@@ -128,6 +128,7 @@ impl Ledger {
         }
         for (place, &account) in scene.accounts.iter().enumerate() {
             let (units, answered) = (step.units[place], &said.each[place]);
+            let budget = &scene.budgets[place];
             let book = &mut self.books[account];
             let unsettled = book.unsettled();
             let expected = match step.act {
@@ -139,8 +140,8 @@ impl Ledger {
                     parts[place] = book.debit(step.lease, units, scene.now);
                     Settlement::None
                 }
-                Act::Settle => book.settle(step.lease, Some(units), scene.now),
-                Act::Abandon => book.settle(step.lease, None, scene.now),
+                Act::Settle => book.settle(budget, step.lease, Some(units), scene.now),
+                Act::Abandon => book.settle(budget, step.lease, None, scene.now),
                 Act::Look | Act::Reserve | Act::Debit => Settlement::None,
             };
             self.count_settlement(place, expected);

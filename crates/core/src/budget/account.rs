@@ -23,8 +23,11 @@ pub struct Account {
     leases: BTreeMap<LeaseKey, Lease>,
     /// Those that are open, by when they end.
     open: ByInstant,
-    /// Those that have ended, by when they are forgotten.
-    ended: ByInstant,
+    /// Those that ended unsettled, by when they are forgotten: never sooner, for what they cost may
+    /// still be booked.
+    expired: ByInstant,
+    /// Those that were settled, by when they are forgotten, or sooner if there are too many.
+    settled: ByInstant,
 }
 
 /// What an account knows of a lease.
@@ -91,11 +94,11 @@ type ByInstant = BTreeSet<(Micros, LeaseKey)>;
 
 impl Lease {
     /// It was heard of: an open one lives on, one that has ended is remembered longer.
-    fn hear(&mut self, key: LeaseKey, now: Micros, open: &mut ByInstant, ended: &mut ByInstant) {
+    fn hear(&mut self, key: LeaseKey, now: Micros, open: &mut ByInstant, expired: &mut ByInstant) {
         let now = now.judged();
         let (list, until, later) = match &mut self.phase {
             Phase::Open(until) => (open, until, now + self.ttl),
-            Phase::Expired(until) => (ended, until, now + Budget::ENDED_KEPT),
+            Phase::Expired(until) => (expired, until, now + Budget::ENDED_KEPT),
             Phase::Settled(..) => return,
         };
         if later > *until {
@@ -162,7 +165,7 @@ impl Account {
         now: Micros,
     ) -> Answered {
         self.advance(budget, now);
-        let settlement = self.commit_settle(lease, actual, now);
+        let settlement = self.commit_settle(budget, lease, actual, now);
         let answered = self.answer(budget, Some(lease), Outcome::Admit);
         Answered { settlement, ..answered }
     }
@@ -180,8 +183,8 @@ impl Account {
         let end = budget.cadence.end(self.index);
         let reset = if is_used { self.reset_at(budget, end) } else { Micros::ZERO };
         let open = self.open.last().map_or(Micros::ZERO, |(until, _)| *until + Budget::ENDED_KEPT);
-        let ended = self.ended.last().map_or(Micros::ZERO, |(until, _)| *until);
-        reset.max(open).max(ended)
+        let last = |ended: &ByInstant| ended.last().map_or(Micros::ZERO, |(until, _)| *until);
+        reset.max(open).max(last(&self.expired)).max(last(&self.settled))
     }
 
     /// How it stands, as of the last step.
@@ -205,7 +208,7 @@ impl Account {
     /// How many leases that have ended it remembers, as of the last step.
     #[must_use]
     pub fn remembered(&self) -> usize {
-        self.ended.len()
+        self.expired.len() + self.settled.len()
     }
 
     /// Ends what has ended by `now`.
@@ -221,21 +224,19 @@ impl Account {
             }
             let forget_at = until + Budget::ENDED_KEPT;
             (lease.unspent, lease.phase) = (0, Phase::Expired(forget_at));
-            self.ended.insert((forget_at, key));
+            self.expired.insert((forget_at, key));
         }
         // Nearly always it is not over, and then nobody needs to know which one it is.
         if now >= end {
             self.roll(budget, budget.cadence.index(now));
         }
-        let is_over = |ended: &ByInstant| {
-            let most = usize::try_from(budget.ended_max).unwrap_or(usize::MAX);
-            ended.len() > most || ended.first().is_some_and(|(until, _)| *until <= now)
-        };
         for _ in 0..Budget::FORGOTTEN_AT_ONCE {
-            if !is_over(&self.ended) {
+            let is_due = |list: &ByInstant| list.first().is_some_and(|(until, _)| *until <= now);
+            let list = if is_due(&self.expired) { &mut self.expired } else { &mut self.settled };
+            if !is_due(list) {
                 break;
             }
-            if let Some((_, key)) = self.ended.pop_first() {
+            if let Some((_, key)) = list.pop_first() {
                 self.leases.remove(&key);
             }
         }
@@ -283,7 +284,7 @@ impl Account {
         let Reserve { lease: key, units, ttl } = reserve;
         let ttl = ttl.min(Budget::TTL_MAX);
         if let Some(lease) = self.leases.get_mut(&key) {
-            lease.hear(key, now, &mut self.open, &mut self.ended);
+            lease.hear(key, now, &mut self.open, &mut self.expired);
             return;
         }
         self.reserved += units;
@@ -329,15 +330,21 @@ impl Account {
             (lease.window, lease.charged) = (self.index, before + beyond);
         }
         lease.debited = (lease.debited + own + beyond).min(DEBITED_MAX);
-        lease.hear(key, now, &mut self.open, &mut self.ended);
+        lease.hear(key, now, &mut self.open, &mut self.expired);
     }
 
-    fn commit_settle(&mut self, key: LeaseKey, actual: Option<u64>, now: Micros) -> Settlement {
+    fn commit_settle(
+        &mut self,
+        budget: &Budget,
+        key: LeaseKey,
+        actual: Option<u64>,
+        now: Micros,
+    ) -> Settlement {
         let Some(lease) = self.leases.get_mut(&key) else { return Settlement::Unknown };
         match lease.phase {
             Phase::Settled(_, settled) => return Settlement::Before(settled),
             Phase::Open(until) => self.open.remove(&(until, key)),
-            Phase::Expired(until) => self.ended.remove(&(until, key)),
+            Phase::Expired(until) => self.expired.remove(&(until, key)),
         };
         let actual = actual.map_or(lease.debited, |actual| actual.min(Budget::UNITS_MAX));
         let more = actual.saturating_sub(lease.debited);
@@ -357,16 +364,49 @@ impl Account {
         let settled = Settled { returned, debt: owed };
         let forget_at = now.judged() + Budget::ENDED_KEPT;
         (lease.unspent, lease.phase) = (0, Phase::Settled(forget_at, settled));
-        self.ended.insert((forget_at, key));
+        self.settled.insert((forget_at, key));
+        self.forget_settled(budget, key);
         Settlement::Now(settled)
     }
 
-    /// When fewer than the most leases are open, if that is not so now: also if a smaller bound has
-    /// left several too many.
+    /// Forgets the oldest settled leases but this one while too many are remembered.
+    fn forget_settled(&mut self, budget: &Budget, but: LeaseKey) {
+        let most = usize::try_from(budget.ended_max).unwrap_or(usize::MAX);
+        for _ in 0..self.remembered().saturating_sub(most).min(Budget::FORGOTTEN_AT_ONCE) {
+            let oldest = self.settled.iter().find(|(_, key)| *key != but).copied();
+            let Some(oldest) = oldest else { break };
+            self.settled.remove(&oldest);
+            self.leases.remove(&oldest.1);
+        }
+    }
+
+    /// When a lease has a place, if none has one now: too many are open, or too many of those that
+    /// ended unsettled are remembered beside them. A smaller bound may have left several too many.
     fn has_place_at(&self, budget: &Budget) -> Option<Micros> {
-        let most = usize::try_from(budget.open_max).unwrap_or(usize::MAX);
-        let too_many = self.open.len().checked_sub(most)?;
-        self.open.iter().nth(too_many).map(|(until, _)| *until)
+        let size = |most: u32| usize::try_from(most).unwrap_or(usize::MAX);
+        let (open, expired) = (self.open.len(), self.expired.len());
+        let too_many_open = open.checked_sub(size(budget.open_max));
+        let ends = too_many_open.and_then(|too_many| self.open.iter().nth(too_many));
+        let too_many = (open + expired).checked_sub(size(budget.unsettled_max()));
+        let forgotten = too_many.and_then(|too_many| self.forgotten_at(too_many));
+        ends.map(|(until, _)| *until).max(forgotten)
+    }
+
+    /// When so many and one of the leases that are not settled are forgotten, if nobody hears of
+    /// them.
+    fn forgotten_at(&self, place: usize) -> Option<Micros> {
+        let mut expired = self.expired.iter().map(|(until, _)| *until).peekable();
+        let open = self.open.iter().map(|(until, _)| *until + Budget::ENDED_KEPT);
+        let mut open = open.peekable();
+        let mut next = || match (expired.peek(), open.peek()) {
+            (Some(one), Some(other)) if other < one => open.next(),
+            (Some(_), _) => expired.next(),
+            (None, _) => open.next(),
+        };
+        for _ in 0..place {
+            let _ = next();
+        }
+        next()
     }
 
     /// Admits if so much is left, and otherwise says when it will be if nobody does anything.
@@ -436,7 +476,8 @@ impl Account {
         let ours = open.filter(|lease| lease.window == self.index);
         let reserved: u64 = ours.map(|lease| lease.unspent).sum();
         assert_eq!(self.reserved, reserved, "what is reserved is what open leases have");
-        assert_eq!(self.leases.len(), self.open.len() + self.ended.len(), "each lease is listed");
+        let listed = self.open.len() + self.remembered();
+        assert_eq!(self.leases.len(), listed, "each lease is listed");
         assert!(self.debt <= Budget::DEBT_MAX);
         assert!(self.open.len() <= usize::try_from(budget.open_max).unwrap_or(usize::MAX));
     }

@@ -78,6 +78,7 @@ const UNSEEN: &[Mutant] = &[
     Mutant::LooksAtEveryLease,
     Mutant::LooksAtOneLess,
     Mutant::WaitsForOneOfSeveral,
+    Mutant::WaitsForOneUnsettled,
     Mutant::KeepsTheFirstRules,
 ];
 

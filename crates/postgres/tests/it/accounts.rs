@@ -65,7 +65,7 @@ async fn instances(url: &str, table: &str) -> [Arc<PostgresStore>; 2] {
 async fn edited(url: &str, table: &str, edits: &[(&str, &str)]) {
     let name: TableName = table.parse().unwrap();
     let edit = |step: &str, sql: &str| {
-        if !["budgets", "accounts"].contains(&step) {
+        if !["budgets", "accounts", "unsettled"].contains(&step) {
             return sql.to_owned();
         }
         edits.iter().fold(sql.to_owned(), |sql, (from, to)| sql.replace(from, to))
@@ -74,6 +74,7 @@ async fn edited(url: &str, table: &str, edits: &[(&str, &str)]) {
         let both = [
             include_str!("../../migrations/0010_budgets.sql"),
             include_str!("../../migrations/0011_accounts.sql"),
+            include_str!("../../migrations/0013_unsettled.sql"),
         ];
         assert!(both.iter().any(|sql| sql.contains(from)), "no step says {from:?}");
     }

@@ -54,9 +54,22 @@ const MUTANTS: &[(&str, &str, Promise)] = &[
     ("least(a.forget_from, a.ends_from + 600000000)", "a.forget_from", Promise::Equals),
     ("least(a.forget_from, now_us + 600000000)", "a.forget_from", Promise::Equals),
     // It is remembered a tick too long.
-    ("o.phase > 0 AND o.until <= now_us", "o.phase > 0 AND o.until < now_us", Promise::Equals),
-    // Too many are remembered, or not the last ones.
-    ("IF a.forget_from <= now_us OR a.ended > spec[7] THEN", "IF false THEN", Promise::Equals),
+    ("o.phase = 1 AND o.until <= now_us", "o.phase = 1 AND o.until < now_us", Promise::Equals),
+    ("o.phase = 2 AND o.until <= now_us", "o.phase = 2 AND o.until < now_us", Promise::Equals),
+    // Too many are remembered, or not the last ones; what is not settled goes, or what was just
+    // settled.
+    ("IF a.ended > spec[7] THEN", "IF false THEN", Promise::Equals),
+    ("o.phase = 2 AND o.lease <> whose", "o.phase > 0 AND o.lease <> whose", Promise::Equals),
+    ("o.phase = 2 AND o.lease <> whose", "o.phase = 2", Promise::Equals),
+    // However many are not settled, others are reserved for; or those that are settled count too.
+    ("excess >= 0 THEN", "excess > 0 THEN", Promise::Equals),
+    (
+        "t.account = a.number AND t.phase = 1;",
+        "t.account = a.number AND t.phase > 0;",
+        Promise::Equals,
+    ),
+    ("OFFSET excess LIMIT 1", "LIMIT 1", Promise::Equals),
+    ("greatest(answer[2], u.forgotten - now_us)", "u.forgotten - now_us", Promise::Equals),
     ("ORDER BY o.until, o.lease LIMIT", "ORDER BY o.until DESC, o.lease LIMIT", Promise::Equals),
     ("ORDER BY o.until, o.lease LIMIT", "ORDER BY o.until, o.lease DESC LIMIT", Promise::Equals),
     // A denial looks at one lease less, or at those that outlive the window.

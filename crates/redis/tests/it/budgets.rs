@@ -75,8 +75,7 @@ const NEARLY: &[(&str, &str)] = &[
     ("debt_after(a, reserved), a.limit - need", "debt_after(a, reserved), a.limit"),
     // The end of leases: a tick early, a tick late, twice given back, never, to another window;
     // in the order of their digits.
-    ("if (now >= a.due or", "if (now > a.due or"),
-    ("(now >= a.due or a.ended > a.ended_max) and", "now >= a.due and"),
+    ("  if now >= a.due and", "  if now > a.due and"),
     ("'-inf', now_text, 'WITHSCORES')", "'-inf', instant(now - 1), 'WITHSCORES')"),
     (
         "if l.window == a.index and ended < finish then a.reserved",
@@ -88,11 +87,21 @@ const NEARLY: &[(&str, &str)] = &[
     ),
     ("l.phase, l.unspent = EXPIRED, 0\n", "l.phase = EXPIRED\n"),
     ("l.phase, l.unspent = EXPIRED, 0\n", "l.phase, l.unspent, l.charged = EXPIRED, 0, 0\n"),
-    ("instant(ended + ENDED_KEPT), one", "instant(now + ENDED_KEPT), one"),
-    ("  if count < most then count = most end\n", ""),
-    ("call('ZCARD', a.ends) - a.ended_max", "call('ZCARD', a.ends) - a.ended_max + 1"),
-    ("    call('HDEL', a.key, spread(call('ZRANGE', a.ends, 0, count - 1)))\n", ""),
-    ("a.due = open_due < ended_due and open_due or ended_due", "a.due = ended_due"),
+    ("EXPIRED_FROM + ended + ENDED_KEPT", "EXPIRED_FROM + now + ENDED_KEPT"),
+    // One that nobody settled is forgotten early, or a tick late; settled ones by their place.
+    ("instant(EXPIRED_FROM + ended + ENDED_KEPT), one", "instant(ended + ENDED_KEPT), one"),
+    ("instant(EXPIRED_FROM + now))", "instant(EXPIRED_FROM + now - 1))"),
+    ("  if a.ended <= a.ended_max then return end\n", "  if true then return end\n"),
+    ("min(a.ended - a.ended_max, FORGOTTEN)", "min(a.ended - a.ended_max + 1, FORGOTTEN)"),
+    ("'-inf', '(' .. EXPIRED_TEXT, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
+    ("if one ~= lease and #gone < count then", "if #gone < count then"),
+    ("    call('HDEL', a.key, spread(gone))\n", ""),
+    ("    a.ended = a.ended - #gone\n", ""),
+    ("  forget(a, settled, count)\n", "  forget(a, 0, count)\n"),
+    ("a.lease.phase == EXPIRED and EXPIRED_FROM + at or at", "at"),
+    ("  call('HDEL', a.key, spread(call('ZRANGE', a.ends, from, from + count - 1)))\n", ""),
+    ("min(score_at(a.opens, 0), score_at(a.ends, 0),", "min(score_at(a.ends, 0),"),
+    ("first and tonumber(first) - EXPIRED_FROM or EXACT)", "EXACT)"),
     ("if lease ~= '' then a.lease = known(call('HGET', a.key, lease)) end", ""),
     ("if at < a.due then a.due = at end", ""),
     // Hearing: not at all, back in time, without the time that it was given.
@@ -116,8 +125,14 @@ const NEARLY: &[(&str, &str)] = &[
     // Reservations: one more than may be open, of a lease that has ended, for no wait.
     ("if a.open >= a.open_max then", "if a.open > a.open_max then"),
     ("score_at(a.opens, a.open - a.open_max)", "score_at(a.opens, 0)"),
-    ("if wait ~= NEVER and wait < place then", "if wait == ADMIT then"),
-    ("if wait ~= NEVER and wait < place then", "if wait < place then"),
+    ("  if wait == NEVER then return wait end\n", ""),
+    ("wait = max(wait, wait_until(score_at", "wait = max(0, wait_until(score_at"),
+    ("local most = a.open_max + a.ended_max", "local most = a.open_max + a.ended_max + 1"),
+    ("if a.open + a.ended >= most then", "if false then"),
+    ("local place = a.open + expired - most", "local place = a.open + a.ended - most"),
+    ("return ends[place + 1]", "return ends[1]"),
+    ("  add(a.opens, '-inf', ENDED_KEPT)\n", ""),
+    ("wait = max(wait, wait_until(forgotten_at", "wait = max(0, wait_until(forgotten_at"),
     ("return a.lease.phase == OPEN and ADMIT or NEVER end", "return ADMIT end"),
     // Debits: not from the own reservation, from another window's, after the settlement, of a
     // part only, and whatever others say.

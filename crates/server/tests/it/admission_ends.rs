@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use admittance::budget::{LeaseKey, Settlement};
 use admittance::{Cost, GuardSettings, ManualClock, Span};
-use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Refusal, Service, Work};
+use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Refusal, Service, Terms, Work};
 use admittance_testkit::{Behavior, MemoryBackend, Request, Scripted};
 use tokio::time::sleep;
 
@@ -25,6 +25,7 @@ limiters:
     leaseTtl: 2s
     cost: { budget: 1000, period: 30d }
   spend: { cost: { budget: 1000, period: 30d } }
+  much: { cost: { budget: 1000000, period: 30d } }
   open: { cost: { budget: 1000, period: 30d }, fail: open }
 ";
 
@@ -326,4 +327,30 @@ async fn no_more_leases_are_given_out_than_an_instance_keeps() {
     clock.advance(Span::from_secs(31));
     assert_eq!((service.sweep(), service.leases_held()), (3, 0));
     assert!(!is_full().await, "and three were taken back");
+}
+
+/// Reservations that nobody settles, with default settings: as many as fit in one window, and then
+/// the first of them is settled after all.
+#[tokio::test]
+async fn the_first_of_twenty_thousand_reservations_is_settled_after_all() {
+    for (service, clock) in each_place().await {
+        let asked = |units| [Asked { policy: "much", key: "ann", units }];
+        let (terms, none) = (Terms::default(), Expected::default());
+        let mut leases = Vec::new();
+        let mut denied = None;
+        while denied.is_none() {
+            // Those that are open at once, and then their end.
+            for _ in 0..4_096 {
+                let reserved = service.reserve(&asked(1), terms, none).await.unwrap();
+                match reserved.lease {
+                    Some(lease) => leases.push(lease),
+                    None => denied = Some(reserved.costs.decision.retry_after()),
+                }
+            }
+            clock.advance(Span::from_secs(31));
+        }
+        assert_eq!(leases.len(), 20_480);
+        let settled = service.settle(&asked(100), leases[0], true, none).await.unwrap();
+        assert_eq!(settled.lines[0].answered.standing.debt, 100);
+    }
 }

@@ -65,6 +65,14 @@ pub enum Mutant {
     LivesAsLongAsAsked,
     OpenWithoutBound,
     RemembersWithoutBound,
+    /// What nobody settled is forgotten like what was settled if too many are remembered.
+    ForgetsTheUnsettled,
+    /// Too many are remembered, and the one that was just settled is the first to be forgotten.
+    ForgetsItself,
+    /// However many ended unsettled, others are reserved for.
+    UnsettledWithoutBound,
+    /// A place is said to be there as soon as one of too many unsettled ones is forgotten.
+    WaitsForOneUnsettled,
     ForgetsTheLatest,
     /// Of two that end at one instant, the order is by the digits.
     TiesByTheLowerHalf,
@@ -133,6 +141,10 @@ impl Mutant {
         Self::LivesAsLongAsAsked,
         Self::OpenWithoutBound,
         Self::RemembersWithoutBound,
+        Self::ForgetsTheUnsettled,
+        Self::ForgetsItself,
+        Self::UnsettledWithoutBound,
+        Self::WaitsForOneUnsettled,
         Self::ForgetsTheLatest,
         Self::TiesByTheLowerHalf,
         Self::OverrunsAreFree,

@@ -89,7 +89,7 @@ impl ScanningAccount {
         now: Micros,
     ) -> Answered {
         self.advance(budget, now);
-        let settlement = self.commit_settle(lease, actual, now);
+        let settlement = self.commit_settle(budget, lease, actual, now);
         Answered { settlement, ..self.answer(budget, Some(lease), Outcome::Admit) }
     }
 
@@ -141,7 +141,7 @@ impl ScanningAccount {
             (self.window, self.spent) = (Some(present), 0);
         }
         self.expire(now);
-        self.forget(&budget, now);
+        self.forget(now);
     }
 
     fn expire(&mut self, now: u64) {
@@ -185,25 +185,37 @@ impl ScanningAccount {
         self.debt.saturating_sub(budget.limit().saturating_sub(used))
     }
 
-    fn forget(&mut self, budget: &Budget, now: u64) {
+    fn forget(&mut self, now: u64) {
+        self.leases.retain(|(_, held)| match held.state {
+            State::Open(_) => true,
+            State::Expired(until) | State::Settled(until, _) => until > now,
+        });
+    }
+
+    /// Forgets the oldest settled leases but this one while too many are remembered.
+    fn forget_settled(&mut self, budget: &Budget, but: LeaseKey) {
         let most = usize::try_from(budget.ended_max()).unwrap_or(usize::MAX);
-        loop {
-            let ended = self.leases.iter().enumerate();
-            let ended = ended.filter_map(|(place, (key, held))| match held.state {
-                State::Open(_) => None,
-                State::Expired(until) | State::Settled(until, _) => {
-                    let key = if self.is(Mutant::TiesByTheLowerHalf) { key.0 << 64 } else { key.0 };
-                    Some((until, key, place))
-                }
+        while !self.is(Mutant::RemembersWithoutBound) {
+            let ended =
+                self.leases.iter().filter(|(_, held)| !matches!(held.state, State::Open(_)));
+            if ended.count() <= most {
+                return;
+            }
+            let candidates = self.leases.iter().enumerate();
+            let candidates = candidates.filter_map(|(place, (key, held))| {
+                let until = match held.state {
+                    State::Settled(until, _) => until,
+                    State::Expired(until) if self.is(Mutant::ForgetsTheUnsettled) => until,
+                    State::Expired(_) | State::Open(_) => return None,
+                };
+                let order = if self.is(Mutant::TiesByTheLowerHalf) { key.0 << 64 } else { key.0 };
+                (*key != but || self.is(Mutant::ForgetsItself)).then_some((until, order, place))
             });
-            let ended: Vec<_> = ended.collect();
-            let Some(first) = ended.iter().min() else { return };
-            let is_over = ended.len() > most && !self.is(Mutant::RemembersWithoutBound);
-            let gone = match ended.iter().max() {
-                Some(last) if is_over && self.is(Mutant::ForgetsTheLatest) => last.2,
-                _ if is_over || first.0 <= now => first.2,
-                _ => return,
+            let gone = match self.mutant {
+                Mutant::ForgetsTheLatest => candidates.max(),
+                _ => candidates.min(),
             };
+            let Some((.., gone)) = gone else { return };
             self.leases.remove(gone);
         }
     }
@@ -222,15 +234,35 @@ impl ScanningAccount {
         let outcome = self.if_left(budget, need, now);
         let open = self.open();
         let most = usize::try_from(budget.open_max()).unwrap_or(usize::MAX);
-        if open.len() < most || self.is(Mutant::OpenWithoutBound) {
-            return outcome;
-        }
-        let freed = wait(open[open.len() - most].0, now);
-        match (self.mutant, outcome) {
+        let has_place = open.len() < most || self.is(Mutant::OpenWithoutBound);
+        let outcome = match (self.mutant, outcome) {
+            _ if has_place => outcome,
             (Mutant::WaitsForOneOfSeveral, _) => outcome.max(wait(open[0].0, now)),
             (Mutant::WaitsForTheBudgetOnly, Outcome::Deny(_)) => outcome,
-            _ => outcome.max(freed),
+            _ => outcome.max(wait(open[open.len() - most].0, now)),
+        };
+        let unsettled = self.unsettled();
+        let most = usize::try_from(budget.unsettled_max()).unwrap_or(usize::MAX);
+        match (self.mutant, unsettled.len().checked_sub(most)) {
+            (Mutant::UnsettledWithoutBound, _) | (_, None) => outcome,
+            (Mutant::WaitsForOneUnsettled, _) => outcome.max(wait(unsettled[0], now)),
+            (_, Some(excess)) => outcome.max(wait(unsettled[excess], now)),
         }
+    }
+
+    /// When each lease that was not settled is forgotten, if it is heard of no more, in order.
+    fn unsettled(&self) -> Vec<u64> {
+        let mut unsettled: Vec<u64> = self
+            .leases
+            .iter()
+            .filter_map(|(_, held)| match held.state {
+                State::Open(until) => Some(until + Budget::ENDED_KEPT.us()),
+                State::Expired(until) => Some(until),
+                State::Settled(..) => None,
+            })
+            .collect();
+        unsettled.sort_unstable();
+        unsettled
     }
 
     pub fn commit_reserve(&mut self, asked: Reserve, now: Micros) {
@@ -333,6 +365,7 @@ impl ScanningAccount {
 
     pub fn commit_settle(
         &mut self,
+        budget: &Budget,
         lease: LeaseKey,
         actual: Option<u64>,
         now: Micros,
@@ -374,6 +407,7 @@ impl ScanningAccount {
         if mutant == Mutant::ForgetsTheSettled {
             self.leases.remove(place);
         }
+        self.forget_settled(budget, lease);
         Settlement::Now(settled)
     }
 

@@ -46,6 +46,8 @@ struct Drawn {
     crowd: Option<u32>,
     /// Little is reserved, and very much is produced: debt up to the most that is remembered.
     is_owing: bool,
+    /// How many ended leases are remembered, if that is to be few.
+    remembered: Option<u32>,
     /// How long leases live, about.
     ttl: u64,
     now: u64,
@@ -68,6 +70,7 @@ impl Drawn {
     fn new(rng: &mut Rng, number: usize) -> Self {
         let (is_crowded, is_owing) = (number % 8 == 3, number % 16 == 7);
         let crowd = is_crowded.then(|| [u32::MAX, 64, 65][number / 8 % 3]);
+        let remembered = is_owing.then(|| [1, 2, 3][number / 16 % 3]);
         let count = if is_crowded { 1 } else { rng.usize(1..=4) };
         let (mut scale, mut limit_max) = (scale(rng), limit_max(rng));
         if is_crowded {
@@ -83,6 +86,8 @@ impl Drawn {
             let key = KEYS[rng.usize(..KEYS.len())].to_vec();
             let cadence = cadence(rng, scale);
             let budget = budget(rng, cadence, limit_max, crowd);
+            // Many are settled at one instant, and few of them are remembered.
+            let budget = remembering(budget, remembered);
             let name = (policy, key, budget.cadence());
             if accounts.iter().all(|known| known.name != name) {
                 let window = (Micros::ZERO, 0);
@@ -101,7 +106,8 @@ impl Drawn {
         let few = rng.usize(if is_owing { 6..12 } else { 1..12 });
         let leases = leases(rng, if is_crowded { CROWD } else { few });
         let now = base(rng);
-        Self { accounts, pure: Pure::default(), leases, crowd, is_owing, ttl, now, last: None }
+        let (pure, last) = (Pure::default(), None);
+        Self { accounts, pure, leases, crowd, is_owing, remembered, ttl, now, last }
     }
 
     fn next(&mut self, rng: &mut Rng) -> Step {
@@ -120,7 +126,8 @@ impl Drawn {
             let is_changed = rng.u8(..if self.crowd.is_some() { 100 } else { 24 }) == 0;
             if is_changed && known.may_change(&self.pure, now) {
                 let cadence = known.budget.cadence();
-                known.budget = budget(rng, cadence, known.limit_max, self.crowd);
+                let budget = budget(rng, cadence, known.limit_max, self.crowd);
+                known.budget = remembering(budget, self.remembered);
             }
             let units = same.unwrap_or_else(|| self.units(rng, place, act));
             let known = &self.accounts[place];
@@ -371,6 +378,10 @@ fn budget(rng: &mut Rng, cadence: Cadence, limit_max: u64, crowd: Option<u32>) -
         5 => budget.remembering(few(rng), u32::MAX),
         _ => budget.remembering(u32::MAX, few(rng)),
     }
+}
+
+fn remembering(budget: Budget, ended_max: Option<u32>) -> Budget {
+    ended_max.map_or(budget, |ended_max| budget.remembering(u32::MAX, ended_max))
 }
 
 /// Names whose order is that of the numbers and of nothing else: not of their digits, nor of the

@@ -96,7 +96,7 @@ impl Drawn {
         let lease = LeaseKey(number << 64 | (20 - number));
         let ttl = if rng.u8(..4) == 0 { rng.u64(0..=self.ttl) } else { self.ttl };
         let (limit, units) = (self.budget.limit(), self.units(rng));
-        let ask = match rng.u8(..16) {
+        let ask = match rng.u8(..20) {
             0 => Ask::Look,
             1..=4 => Ask::Debit(None, units),
             5..=8 => Ask::Debit(Some(lease), units),

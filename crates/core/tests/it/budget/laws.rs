@@ -76,7 +76,8 @@ fn crowd<A: Stepped>(account: &mut A, drawn: &mut Drawn, rng: &mut Rng) {
     let spend = Ask::Debit(None, limit - count + 1);
     drawn.told(account.ask(&drawn.budget, spend, instant(drawn.now)));
     if rng.bool() {
-        drawn.budget = drawn.budget.remembering(rng.u32(1..60), u32::MAX);
+        let ended_max = if rng.bool() { rng.u32(1..60) } else { u32::MAX };
+        drawn.budget = drawn.budget.remembering(rng.u32(1..60), ended_max);
     } else if rng.bool() {
         // No more come, so that those who wait see all.
         drawn.budget = drawn.budget.remembering(64, u32::MAX);
@@ -92,6 +93,7 @@ fn retry_is_the_truth_and_never_means_never() {
         Mutant::WaitsForTheNextWindow,
         Mutant::WaitsForTheBudgetOnly,
         Mutant::WaitsForOneOfSeveral,
+        Mutant::WaitsForOneUnsettled,
         Mutant::LooksAtNoLease,
         Mutant::LooksAtOneLess,
         Mutant::NeverSaysNever,
@@ -120,6 +122,38 @@ fn with_more_leases_than_are_looked_at_the_wait_ends_with_the_last_of_those() {
     let later = start + Span::from_ms(64);
     let denied = account.reserve(&budget, all, later).decision;
     assert_eq!(denied.retry_after(), Some(Span::from_ms(36)));
+}
+
+/// Leases that nobody settles, one after the other, as many as an account takes.
+#[test]
+fn a_lease_is_settled_however_many_ended_since() {
+    let budget = Budget::new(1_000_000, Cadence::every(Span::from_secs(86_400))).unwrap();
+    let budget = budget.remembering(4, 8);
+    let (mut account, ttl) = (Account::default(), Span::from_secs(1));
+    let at = |second: u64| Micros::ZERO + Span::from_secs(second);
+    let lease = |second: u64| LeaseKey(second.into());
+    let mut taken = 0;
+    for second in 0..20 {
+        let reserve = Reserve { lease: lease(second), units: 10, ttl };
+        let decision = account.reserve(&budget, reserve, at(second)).decision;
+        // One is open and twelve may be unsettled; until the first is forgotten, nothing else is.
+        let expected = match second {
+            ..12 => Outcome::Admit,
+            _ => Outcome::Deny(Retry::After(Span::from_secs(601 - second))),
+        };
+        assert_eq!(decision.outcome, expected, "{second}");
+        taken += u64::from(decision.is_admit());
+    }
+    for settled in 0..taken {
+        let answered = account.settle(&budget, lease(settled), Some(100), at(20));
+        assert_eq!(answered.standing.debt, (settled + 1) * 100);
+    }
+    // What was settled makes room, and is forgotten itself, the oldest first.
+    assert_eq!(account.remembered(), 8);
+    let again = account.settle(&budget, lease(11), Some(100), at(20));
+    assert_eq!(again.standing.debt, 1_200, "it was booked before");
+    let reserve = Reserve { lease: lease(100), units: 10, ttl };
+    assert!(account.reserve(&budget, reserve, at(20)).decision.is_admit());
 }
 
 #[test]

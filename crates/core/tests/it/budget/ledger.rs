@@ -104,7 +104,6 @@ impl Ledger {
                 break;
             }
         }
-        self.forget_what_is_too_much();
     }
 
     /// What is left of the window pays what is owed, unit by unit.
@@ -132,7 +131,6 @@ impl Ledger {
                 _ => {}
             }
         }
-        self.forget_what_is_too_much();
     }
 
     fn forget(&mut self, place: usize) {
@@ -144,7 +142,7 @@ impl Ledger {
         }
     }
 
-    fn forget_what_is_too_much(&mut self) {
+    fn forget_settled(&mut self, but: LeaseKey) {
         let most = self.budget.ended_max() as usize;
         loop {
             let ended = self.leases.iter().enumerate();
@@ -152,10 +150,14 @@ impl Ledger {
             let mut ended: Vec<_> =
                 ended.map(|(place, lease)| (lease.life.until(), lease.key, place)).collect();
             ended.sort_unstable();
-            if ended.len() <= most {
-                return;
+            let is_over = ended.len() > most;
+            let is_settled = |place: usize| matches!(self.leases[place].life, Life::Settled(..));
+            let mut settled =
+                ended.into_iter().filter(|(_, key, place)| is_settled(*place) && *key != but);
+            match settled.next() {
+                Some((.., gone)) if is_over => self.forget(gone),
+                _ => return,
             }
-            self.forget(ended[0].2);
         }
     }
 
@@ -202,7 +204,12 @@ impl Ledger {
             (Ask::Reserve(_), Some(life)) => matches!(life, Life::Open(_)),
             (Ask::Reserve(reserve), None) => {
                 let fits = self.left() >= reserve.units.max(1).cast_signed();
-                fits && self.open() < self.budget.open_max() as usize
+                let is_open = |lease: &&Lease| matches!(lease.life, Life::Open(_));
+                let is_settled = |lease: &&Lease| matches!(lease.life, Life::Settled(..));
+                let open = self.leases.iter().filter(is_open).count();
+                let unsettled = self.leases.iter().filter(|lease| !is_settled(lease)).count();
+                fits && open < self.budget.open_max() as usize
+                    && unsettled < self.budget.unsettled_max() as usize
             }
             (Ask::Debit(..), Some(Life::Settled(..))) => false,
             (Ask::Debit(lease, units), _) => {
@@ -308,6 +315,7 @@ impl Ledger {
         if let Some(lease) = self.find(Some(key)) {
             lease.life = Life::Settled(now + Budget::ENDED_KEPT.us(), settled);
         }
+        self.forget_settled(key);
         Settlement::Now(settled)
     }
 

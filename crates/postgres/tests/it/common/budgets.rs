@@ -41,7 +41,7 @@ impl Postgres {
     pub(crate) fn edited(self, edits: &[(&str, &str)]) -> Self {
         let found = AtomicU64::new(0);
         let edit = |name: &str, sql: &str| {
-            if !["budgets", "accounts"].contains(&name) {
+            if !["budgets", "accounts", "unsettled"].contains(&name) {
                 return sql.to_owned();
             }
             edits.iter().fold(sql.to_owned(), |sql, (from, to)| {
