@@ -83,7 +83,7 @@ fn wanted(mut builder: admittance_redis::Builder, config: &Config) -> admittance
         let wait_replicas = u32::try_from(policy.store.wait_replicas).unwrap_or(u32::MAX);
         let options = PolicyOptions { hash_tag: policy.store.hash_tag.clone(), wait_replicas };
         if options != PolicyOptions::default() {
-            builder = builder.policy(config.store_name(policy), options);
+            builder = builder.policy(policy.store_name(), options);
         }
     }
     builder

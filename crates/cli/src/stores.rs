@@ -98,7 +98,7 @@ where
 pub(crate) fn agreed(config: &Config) -> Result<(), Failure> {
     let mut known: HashMap<&str, &PolicyConfig> = HashMap::new();
     for policy in &config.policies {
-        let name = config.store_name(policy);
+        let name = policy.store_name();
         let first = *known.entry(name).or_insert(policy);
         let (ours, theirs) = (&policy.store, &first.store);
         let is_same = ours.hash_tag == theirs.hash_tag
@@ -177,7 +177,7 @@ fn redis(url: &str, args: &StoreArgs, config: &Config) -> Result<RedisStore, Fai
         let hash_tag = policy.store.hash_tag.clone();
         let options = PolicyOptions { hash_tag, wait_replicas };
         if options != PolicyOptions::default() {
-            builder = builder.policy(config.store_name(policy), options);
+            builder = builder.policy(policy.store_name(), options);
         }
     }
     builder.build().map_err(Failure::new)
@@ -193,7 +193,7 @@ fn postgres(url: &str, args: &StoreArgs, config: &Config) -> admittance_postgres
         builder = builder.table(table);
     }
     for policy in config.policies.iter().filter(|policy| !policy.store.durable) {
-        builder = builder.unlogged(config.store_name(policy));
+        builder = builder.unlogged(policy.store_name());
     }
     builder
 }

@@ -68,7 +68,7 @@ use self::format::Format;
 pub use self::joint::{JointBudgets, JointConfig, JointKind, JointPrices, JointTerms};
 pub use self::lease::TierConfig;
 pub use self::load::{LoadBy, LoadConfig, Shedding};
-use self::node::{Entry, Value};
+use self::node::{Entry, Node, Value};
 use self::policy::quoted_key;
 pub(crate) use self::problem::nearest;
 pub(crate) use self::problem::quoted;
@@ -110,8 +110,6 @@ impl From<Fail> for Defaults {
 pub struct Config {
     /// The policies, by name.
     pub policies: Vec<PolicyConfig>,
-    /// The prefix of policies that have none of their own.
-    pub default_prefix: Option<String>,
     /// How the service sheds load.
     pub load: Shedding,
     /// What held for policies that do not say.
@@ -137,7 +135,7 @@ pub struct PolicyConfig {
     pub joint: Option<JointConfig>,
     /// What a denial by one axis leaves on those before it.
     pub atomicity: Atomicity,
-    /// What stands for the policy's name in a shared store, if it is to be another.
+    /// The policy's name in a shared store, if it is another there.
     pub prefix: Option<String>,
     /// What to answer when the store cannot.
     pub fail: FailMode,
@@ -243,22 +241,19 @@ impl Config {
             _ => Err(Report::new(file, text, reader.problems)),
         }
     }
+}
 
-    /// The name that a policy's keys have in a shared store: its own prefix, or the default one,
-    /// or its name.
+impl PolicyConfig {
+    /// The name that the policy's keys have in a shared store.
     #[must_use]
-    pub fn store_name<'a>(&'a self, policy: &'a PolicyConfig) -> &'a str {
-        let prefix = policy.prefix.as_deref().or(self.default_prefix.as_deref());
-        prefix.unwrap_or(&policy.name)
+    pub fn store_name(&self) -> &str {
+        self.prefix.as_deref().unwrap_or(&self.name)
     }
 }
 
 /// The resolved form: every policy by name, nothing left to a default.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(prefix) = &self.default_prefix {
-            writeln!(f, "defaults:\n  prefix: {}", yaml_text(prefix))?;
-        }
         write!(f, "{}", self.load)?;
         match self.policies.len() {
             0 => writeln!(f, "limiters: {{}}")?,
@@ -373,12 +368,13 @@ impl Reader {
             self.report(Some(root.place), "", message);
             return None;
         };
-        let (mut policies, mut default_prefix) = (None, None);
+        let mut policies = None;
+        let mut naming = None;
         let mut load = Shedding::default();
         for entry in entries {
             match entry.key.as_str() {
                 "limiters" => policies = Some(self.limiters(entry)),
-                "defaults" => default_prefix = self.defaults(entry),
+                "defaults" => naming = self.defaults(entry),
                 "load" => load = self.shedding(entry).unwrap_or_default(),
                 "version" | "capture" | "replay" => {
                     self.warn(entry, "has no meaning here and is ignored")
@@ -389,9 +385,12 @@ impl Reader {
         if policies.is_none() {
             self.report(None, "limiters", format!("missing; write {EXAMPLE}"));
         }
-        let (policies, places): (Vec<_>, Vec<_>) = policies?.into_iter().unzip();
+        let (mut policies, places): (Vec<_>, Vec<_>) = policies?.into_iter().unzip();
+        if let Some(naming) = naming {
+            self.apply(naming, &mut policies);
+        }
         let (defaults, warnings) = (self.defaults, Report::default());
-        let mut config = Config { policies, default_prefix, load, defaults, warnings };
+        let mut config = Config { policies, load, defaults, warnings };
         self.namespaces(&config, &places);
         self.shed_in_vain(&config, &places);
         if let Some(limiters) = entries.iter().find(|entry| entry.key == "limiters") {
@@ -406,7 +405,7 @@ impl Reader {
         let mut seen: HashMap<(&str, Shape), &str> = HashMap::new();
         for (policy, &place) in config.policies.iter().zip(places) {
             let path = format!("limiters.{}", quoted_key(&policy.name));
-            let name = config.store_name(policy);
+            let name = policy.store_name();
             if name == PROBES {
                 let message = format!("{} is kept for probes; choose another name", quoted(name));
                 self.report(Some(place), &path, message);
@@ -492,25 +491,66 @@ impl Reader {
         self.report(Some(entry.place), path, message);
     }
 
-    fn defaults(&mut self, defaults: &Entry) -> Option<String> {
+    fn defaults(&mut self, defaults: &Entry) -> Option<Naming> {
         let Value::Map(entries) = &defaults.value.value else {
             let message = format!("{} where a map belongs", defaults.value.kind());
             self.report(Some(defaults.value.place), "defaults", message);
             return None;
         };
         let mut prefix = None;
+        let mut version = None;
         for entry in entries {
-            match entry.key.as_str() {
-                "prefix" => match policy::plain_text(&entry.value) {
-                    Ok(text) => prefix = Some(text),
-                    Err(message) => {
-                        self.report(Some(entry.value.place), "defaults.prefix", message);
-                    }
-                },
-                _ => self.unknown(entry, &["prefix"]),
+            let read = match entry.key.as_str() {
+                "prefix" => policy::plain_text(&entry.value).map(|text| {
+                    prefix = Some((text, entry.place));
+                }),
+                "prefixVersion" => PrefixVersion::read(&entry.value).map(|read| {
+                    version = Some(read);
+                }),
+                _ => {
+                    self.unknown(entry, DEFAULTS);
+                    continue;
+                }
+            };
+            if let Err(message) = read {
+                let path = format!("defaults.{}", entry.key);
+                self.report(Some(entry.value.place), &path, message);
             }
         }
-        prefix
+        let (prefix, place) = prefix?;
+        Some(Naming { prefix, place, version })
+    }
+
+    /// Names the policies that have no prefix of their own.
+    fn apply(&mut self, naming: Naming, policies: &mut [PolicyConfig]) {
+        let Naming { prefix, place, version } = naming;
+        let mut example = None;
+        for policy in policies.iter_mut().filter(|policy| policy.prefix.is_none()) {
+            let name = match prefix.as_str() {
+                "" => policy.name.clone(),
+                prefix => format!("{prefix}:{}", policy.name),
+            };
+            example.get_or_insert_with(|| name.clone());
+            if version == Some(PrefixVersion::Replaces) {
+                let gate = policy.concurrency.as_mut();
+                if let Some(fleet) = gate.and_then(|gate| gate.fleet.as_mut()) {
+                    fleet.prefix.get_or_insert(name);
+                }
+                policy.prefix = Some(prefix.clone());
+            } else {
+                policy.prefix = Some(name);
+            }
+        }
+        if let (Some(example), None) = (example, version) {
+            let message = format!(
+                "comes before the names of policies in a shared store: {}. Earlier versions had it \
+                 in their place, so counters from before are not read; write prefixVersion: 2 \
+                 beside it if that is meant, or prefixVersion: 1 to keep the old names",
+                quoted(&example),
+            );
+            let path = "defaults.prefix".to_owned();
+            self.warnings.push(Problem { place: Some(place), path, message });
+        }
     }
 
     fn unknown(&mut self, entry: &Entry, known: &[&str]) {
@@ -533,6 +573,33 @@ impl Reader {
 
 const BUILT_IN: &str = include_str!("config/built-in.yaml");
 const EXAMPLE: &str = "limiters: { api: { strategy: gcra, limit: 100, period: 1m } }";
+/// The prefix of policies that have none of their own, as the file says it.
+struct Naming {
+    prefix: String,
+    place: Place,
+    version: Option<PrefixVersion>,
+}
+
+/// How a default prefix makes names in a shared store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PrefixVersion {
+    /// It is the name of every policy, so those of one shape share their counters.
+    Replaces,
+    /// It comes before the policy's name.
+    Precedes,
+}
+
+impl PrefixVersion {
+    fn read(node: &Node) -> Result<Self, String> {
+        match scalar::text(node, "prefixVersion: 2")? {
+            "1" => Ok(Self::Replaces),
+            "2" => Ok(Self::Precedes),
+            other => Err(format!("{} is not a version; write 1 or 2", quoted(other))),
+        }
+    }
+}
+
+const DEFAULTS: &[&str] = &["prefix", "prefixVersion"];
 const TOP_LEVEL: &[&str] = &["limiters", "defaults", "load", "version", "capture", "replay"];
 const NAME_MAX: usize = 256;
 /// The name that probes have in a shared store.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use admittance::{Cost, Decided, FairEscrow, Guarded, Invalid, SharedEscrow, Source};
 
-use crate::config::{Config, EscrowConfig, PolicyConfig};
+use crate::config::{EscrowConfig, PolicyConfig};
 use crate::service::SharedClock;
 use crate::store::AnyStore;
 
@@ -24,12 +24,11 @@ impl Escrow {
     }
 
     pub(crate) fn there(
-        config: &Config,
         policy: &PolicyConfig,
         escrow: &EscrowConfig,
         guard: &Arc<Guarded<AnyStore>>,
     ) -> Result<Self, Invalid> {
-        let (name, guard) = (config.store_name(policy), Arc::clone(guard));
+        let (name, guard) = (policy.store_name(), Arc::clone(guard));
         let shared = SharedEscrow::new(name, &escrow.rules, escrow.quantum, guard, policy.fail)?;
         Ok(Self::There(shared))
     }

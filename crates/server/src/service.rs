@@ -216,7 +216,6 @@ impl Service {
             node,
             clock: Arc::clone(&clock),
             settings,
-            default_prefix: None,
             candidates: BTreeSet::new(),
             guards: BTreeMap::new(),
             shared: Vec::new(),

@@ -84,7 +84,7 @@ fn changes(old: &Config, new: &Config) -> Vec<Change> {
 /// What a reload keeps of what a policy has counted.
 fn kept((old, was): (&Config, &PolicyConfig), (new, is): (&Config, &PolicyConfig)) -> Vec<String> {
     let mut kept = Vec::new();
-    let is_named_so = old.store_name(was) == new.store_name(is);
+    let is_named_so = was.store_name() == is.store_name();
     let opened = |policy: &PolicyConfig| {
         let store = &policy.store;
         (store.hash_tag.clone(), store.wait_replicas, store.durable)

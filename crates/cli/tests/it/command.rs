@@ -197,7 +197,7 @@ fn a_store_that_cannot_be_chosen_is_said_without_its_password() {
 fn policies_with_one_prefix_that_want_different_things_of_the_store_are_refused() {
     let name = format!("admittance-prefix-{}.yaml", std::process::id());
     let file = std::env::temp_dir().join(name);
-    let text = "defaults: { prefix: shop }\nlimiters:\n  \
+    let text = "defaults: { prefix: shop, prefixVersion: 1 }\nlimiters:\n  \
                 a: { strategy: gcra, limit: 5, period: 1h, durable: false }\n  \
                 b: { strategy: fixedWindow, limit: 5, period: 1h }\n";
     std::fs::write(&file, text).expect("a file");

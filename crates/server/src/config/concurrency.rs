@@ -37,14 +37,9 @@ pub struct FleetConfig {
 }
 
 impl FleetConfig {
-    /// What a policy's fleet is called: what the block says, or the policy's own name in the store.
-    /// A prefix that is the default of all policies is no name for a fleet.
-    pub(crate) fn name(&self, default_prefix: Option<&str>, policy: &PolicyConfig) -> Box<str> {
-        match (&self.prefix, &policy.prefix, default_prefix) {
-            (Some(prefix), _, _) | (None, Some(prefix), _) => prefix.as_str().into(),
-            (None, None, Some(default)) => format!("{default}:{}", policy.name).into(),
-            (None, None, None) => policy.name.as_str().into(),
-        }
+    /// A fleet's name in the store: its block's prefix, or else its policy's name there.
+    pub fn name<'a>(&'a self, policy: &'a PolicyConfig) -> &'a str {
+        self.prefix.as_deref().unwrap_or(policy.store_name())
     }
 }
 

@@ -27,7 +27,7 @@ fn whole() -> Json {
     let defaults = json!({
         "description": "What holds for policies that do not say.",
         "type": "object",
-        "properties": { "prefix": of(Kind::Text) },
+        "properties": { "prefix": of(Kind::Text), "prefixVersion": { "enum": [1, 2] } },
         "additionalProperties": false,
     });
     let policies = json!({

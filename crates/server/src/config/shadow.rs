@@ -77,15 +77,14 @@ impl Config {
 
     /// What the policy counts in a shared store, by the names that it has there.
     fn kept(&self, policy: &PolicyConfig) -> Vec<(String, Option<Shape>)> {
-        let name = self.store_name(policy);
+        let name = policy.store_name();
         let rate = policy.rate.iter().map(|rate| rate.strategy.shape());
         let costs = policy.cost.iter().filter(|cost| cost.is_shared);
         let costs = costs.flat_map(|cost| cost.budgets.iter().map(|(_, budget)| budget.shape()));
         let mut kept: Vec<_> =
             rate.chain(costs).map(|shape| (name.to_owned(), Some(shape))).collect();
         if let Some(fleet) = policy.concurrency.as_ref().and_then(|gate| gate.fleet.as_ref()) {
-            let name = fleet.name(self.default_prefix.as_deref(), policy);
-            kept.push((name.into(), None));
+            kept.push((fleet.name(policy).to_owned(), None));
         }
         kept
     }

@@ -9,7 +9,7 @@ use admittance::two_tier::BootClock;
 use admittance::{Coordinator, Invalid, MemoryCoordinator, Span};
 
 use super::{Policy, SharedClock};
-use crate::config::{Config, GateConfig, PolicyConfig};
+use crate::config::{GateConfig, PolicyConfig};
 use crate::http::Quotas;
 
 /// The concurrency axis of one policy, ready to decide.
@@ -24,19 +24,17 @@ pub(super) enum Gated {
 impl Gated {
     /// The axis in this process; a fleet of one if it is distributed.
     pub(super) fn here(
-        config: &Config,
         policy: &PolicyConfig,
         gate: &GateConfig,
         clock: &SharedClock,
         node: &Node,
     ) -> Result<Self, Invalid> {
         let coordinator = MemoryCoordinator::new(Arc::clone(clock));
-        Self::on(config, policy, gate, coordinator, node)
+        Self::on(policy, gate, coordinator, node)
     }
 
     /// The axis of an instance that meets others at this coordinator.
     pub(super) fn on(
-        config: &Config,
         policy: &PolicyConfig,
         gate: &GateConfig,
         coordinator: impl Coordinator + 'static,
@@ -45,7 +43,7 @@ impl Gated {
         let limit = Self::rules(gate, node);
         let Some(fleet) = &gate.fleet else { return Gate::new(limit).map(Self::Here) };
         let settings = FleetSettings {
-            fleet: fleet.name(config.default_prefix.as_deref(), policy),
+            fleet: fleet.name(policy).into(),
             // Each gate counts for itself: two of one fleet in one process are two nodes.
             node: incarnate(node),
             rules: fleet.rules,

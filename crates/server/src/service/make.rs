@@ -43,7 +43,6 @@ pub(super) struct Common {
     pub(super) clock: SharedClock,
     pub(super) settings: GuardSettings,
     /// The prefix of policies that have none of their own.
-    pub(super) default_prefix: Option<String>,
     /// The policies that run beside others.
     pub(super) candidates: BTreeSet<String>,
     /// One for each deadline that policies have: what is too slow for one may do for another. Those
@@ -107,8 +106,6 @@ impl Common {
         ledger: &Ledger,
         before: &Policies,
     ) -> Result<Made, Unservable> {
-        let prefix_before = self.default_prefix.clone();
-        self.default_prefix.clone_from(&config.default_prefix);
         let candidates = config.policies.iter().flat_map(|policy| policy.shadow.candidates());
         self.candidates = candidates.cloned().collect();
         self.meet(config)?;
@@ -118,7 +115,7 @@ impl Common {
             let old = old.map(|old| {
                 let has_role =
                     self.place.is_here() || old.is_candidate == self.is_candidate(policy);
-                Old { has_role, ..Old::new(old, config, policy, prefix_before.as_deref()) }
+                Old { has_role, ..Old::new(old, policy) }
             });
             let made = match &old {
                 Some(old) if old.is_same(policy) => Arc::clone(old.policy),
@@ -186,12 +183,12 @@ impl Common {
                 let limit = (!is_same).then(|| (gate.gate().clone(), rules));
                 (Some(gate), limit)
             }
-            (Some(_), None) => (Some(Arc::new(self.gated(config, policy)?)), None),
+            (Some(_), None) => (Some(Arc::new(self.gated(policy)?)), None),
             (None, _) => (None, None),
         };
         let rate = match (&policy.rate, old.and_then(|old| old.rate(policy, &self.place))) {
             (Some(_), Some(kept)) => Some(kept),
-            (Some(rate), None) => Some(Arc::new(self.rate(config, policy, rate)?)),
+            (Some(rate), None) => Some(Arc::new(self.rate(policy, rate)?)),
             (None, _) => None,
         };
         let cost = match &policy.cost {
@@ -231,7 +228,7 @@ impl Common {
         Ok((made, limit))
     }
 
-    fn gated(&self, config: &Config, policy: &PolicyConfig) -> Result<Gated, Unservable> {
+    fn gated(&self, policy: &PolicyConfig) -> Result<Gated, Unservable> {
         let Some(gate) = &policy.concurrency else {
             return Err(Unservable::NoFleet { policy: policy.name.clone() });
         };
@@ -240,21 +237,16 @@ impl Common {
             Place::There(store) => store.fleet(),
         };
         match fleet {
-            Some(fleet) => Ok(Gated::on(config, policy, gate, fleet, &self.node)?),
+            Some(fleet) => Ok(Gated::on(policy, gate, fleet, &self.node)?),
             None if gate.fleet.is_some() && !self.place.is_here() => {
                 Err(Unservable::NoFleet { policy: policy.name.clone() })
             }
-            None => Ok(Gated::here(config, policy, gate, &self.clock, &self.node)?),
+            None => Ok(Gated::here(policy, gate, &self.clock, &self.node)?),
         }
     }
 
     /// A policy's rate axis, wherever its keys live.
-    fn rate(
-        &mut self,
-        config: &Config,
-        policy: &PolicyConfig,
-        rate: &RateConfig,
-    ) -> Result<Rate, Invalid> {
+    fn rate(&mut self, policy: &PolicyConfig, rate: &RateConfig) -> Result<Rate, Invalid> {
         if self.place.is_here() {
             match (&rate.escrow, rate.tier.is_strict()) {
                 (None, true) => return Ok(Rate::Here(Here::new(rate, Arc::clone(&self.clock)))),
@@ -267,10 +259,10 @@ impl Common {
         }
         let guard = self.guard(policy);
         if let Some(escrow) = &rate.escrow {
-            let escrow = Escrow::there(config, policy, escrow, &guard)?;
+            let escrow = Escrow::there(policy, escrow, &guard)?;
             return Ok(Rate::Together(Box::new(escrow)));
         }
-        let name = config.store_name(policy);
+        let name = policy.store_name();
         let limiter = SharedLimiter::new(name, rate.strategy, guard, policy.fail)?;
         let mut limiter = limiter.max_keys(rate.max_keys);
         if let FailMode::Granted { reserve } = policy.fail
@@ -319,7 +311,7 @@ impl Common {
         if !self.place.store().has_accounts() {
             return Err(Unservable::NoAccounts { policy: policy.name.clone() });
         }
-        let name = config.store_name(policy);
+        let name = policy.store_name();
         // Policies that can be charged together must go on alone together: what one entry takes of
         // a part, another must see.
         let rules = (policy.store.deadline, policy.fail, self.is_candidate(policy));
@@ -352,22 +344,16 @@ struct Old<'a> {
 }
 
 impl<'a> Old<'a> {
-    fn new(
-        policy: &'a Arc<Policy>,
-        config: &Config,
-        new: &PolicyConfig,
-        default_prefix: Option<&str>,
-    ) -> Self {
-        let old = &policy.config;
-        let name = old.prefix.as_deref().or(default_prefix).unwrap_or(&old.name);
-        let fleet = |of: &PolicyConfig, default: Option<&str>| {
+    fn new(policy: &'a Arc<Policy>, new: &PolicyConfig) -> Self {
+        fn fleet(of: &PolicyConfig) -> Option<&str> {
             let fleet = of.concurrency.as_ref()?.fleet.as_ref()?;
-            Some(fleet.name(default, of))
-        };
+            Some(fleet.name(of))
+        }
+        let old = &policy.config;
         Self {
             policy,
-            has_name: name == config.store_name(new),
-            has_fleet: fleet(old, default_prefix) == fleet(new, config.default_prefix.as_deref()),
+            has_name: old.store_name() == new.store_name(),
+            has_fleet: fleet(old) == fleet(new),
             has_role: true,
         }
     }

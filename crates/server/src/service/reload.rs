@@ -331,7 +331,7 @@ impl Options {
 impl Reloading {
     pub(super) fn new(config: &Config) -> Self {
         let options = config.policies.iter().map(|policy| {
-            let name = config.store_name(policy).to_owned();
+            let name = policy.store_name().to_owned();
             (name, Options::of(policy))
         });
         Self {
@@ -352,7 +352,7 @@ impl Reloading {
             return Err(Unreloadable::Load);
         }
         for policy in config.policies.iter().filter(|_| !is_here) {
-            let name = config.store_name(policy);
+            let name = policy.store_name();
             let opened = self.options.get(name).unwrap_or(&Options::USUAL);
             if *opened != Options::of(policy) {
                 let (policy, name) = (policy.name.clone(), name.to_owned());

@@ -19,10 +19,7 @@ fn sorted(mut config: Config) -> Config {
 }
 
 fn same(one: &Config, other: &Config) -> bool {
-    one.policies == other.policies
-        && one.default_prefix == other.default_prefix
-        && one.load == other.load
-        && one.to_string() == other.to_string()
+    one.policies == other.policies && one.load == other.load && one.to_string() == other.to_string()
 }
 
 /// Whether what a file resolves to is the same in each language.

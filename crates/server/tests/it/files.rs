@@ -7,7 +7,7 @@ use admittance_server::{Config, Fail};
 /// Every key of every block stands in one of these.
 pub(crate) const FILES: &[&str] = &[
     "version: 1
-defaults: { prefix: all }
+defaults: { prefix: all, prefixVersion: 1 }
 load: off
 limiters:
   a: { strategy: gcra, limit: 100, period: 1m, burst: 20, fail: closed, unit: x, costRoomA: 1 }
