@@ -34,7 +34,7 @@ fn a_block_as_other_files_have_it_means_one_window_per_process_or_per_fleet() {
     let config = load(spec).unwrap();
     let read = config.policies[0].cost.as_ref().unwrap();
     assert_eq!((read.is_shared, read.max_keys), (true, 7));
-    assert_eq!(config.store_name(&config.policies[0]), "shared");
+    assert_eq!(config.policies[0].store_name(), "shared");
 }
 
 #[test]

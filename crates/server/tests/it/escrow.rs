@@ -9,7 +9,7 @@ use admittance_server::{AnyStore, Config, Fail, Report, Service, SharedClock};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 
 const POLICIES: &str = "
 limiters:
@@ -54,7 +54,7 @@ fn a_block_resolves_to_rules() {
     let escrow = rate.escrow.as_ref().expect("an escrow");
     assert_eq!((escrow.rules.limit, escrow.rules.window), (250, Span::from_ms(1_500)));
     assert_eq!((escrow.rules.max_keys, escrow.quantum.credits()), (9, 3), "a hundredth, up");
-    assert_eq!(config.store_name(&config.policies[0]), "x");
+    assert_eq!(config.policies[0].store_name(), "x");
 }
 
 #[test]
@@ -185,7 +185,7 @@ async fn a_check_takes_the_key_for_the_tenant_and_nothing_else_is_served() {
 async fn instances_on_one_store_share_one_budget() {
     let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
     let store = AnyStore::new(Memory::new(clock.clone()).max_keys(1_000));
-    let config = Config::parse("test", POLICIES, Fail::Closed).expect("valid policies");
+    let config = live::config(POLICIES, Fail::Closed);
     // Each window meets new instances: what they lease lives by the machine's own clock, which no
     // test can move. (`crates/engine/tests/it/escrow.rs` moves it.)
     for window in 0..3 {

@@ -7,7 +7,7 @@ use admittance::{
 };
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_server::{AnyStore, Config, Fail, Service};
+use admittance_server::{AnyStore, Fail, Service};
 use admittance_testkit::Scripted;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -15,7 +15,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 
 const POLICIES: &str = "
 limiters:
@@ -40,7 +40,7 @@ impl Bench {
         let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
         let memory = Memory::new(clock.clone()).max_keys(1_000);
         let store = Arc::new(Switched::new(memory));
-        let config = Config::parse("test", POLICIES, Fail::Open).expect("valid policies");
+        let config = live::config(POLICIES, Fail::Open);
         // Probes far apart: what this test counts shall be what it asked.
         let probe_every = Span::from_secs(3_600);
         let rules = BreakerRules { run_max: 2, probe_every, ..BreakerRules::default() };

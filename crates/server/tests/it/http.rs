@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use admittance::http::Fields;
 use admittance::{ManualClock, Micros, Span};
-use admittance_server::{
-    BATCH_MAX, Config, DoorSecret, Doors, Fail, KEY_MAX, MESSAGE_MAX, Service, Shedding,
-};
+use admittance_server::{BATCH_MAX, DoorSecret, Doors, Fail, KEY_MAX, MESSAGE_MAX, Service};
 use http::{HeaderMap, Method, Request};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 use crate::web::{Reply, Web, documented};
 
 const POLICIES: &str = "
@@ -387,8 +385,7 @@ async fn a_policy_that_a_field_cannot_name_is_told_in_the_problem() {
 
 async fn with_fields(fields: Fields) -> Live {
     let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
-    let config = Config::parse("test", POLICIES, Fail::Open).expect("valid policies");
-    let config = Config { load: Shedding(None), ..config };
+    let config = live::config(POLICIES, Fail::Open);
     let service = Arc::new(Service::new(&config, Arc::new(clock.clone())));
     Live::serving(service, clock, Doors { fields, ..Doors::default() }).await
 }
@@ -449,7 +446,7 @@ async fn what_is_asked_with_get_is_answered() {
 
 #[tokio::test]
 async fn the_snapshot_is_for_those_who_know_the_secret() {
-    let config = Config::parse("test", POLICIES, Fail::Open).expect("valid policies");
+    let config = live::config(POLICIES, Fail::Open);
     let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
     let service = Arc::new(Service::new(&config, Arc::new(clock.clone())));
     let doors = Doors { monitor: DoorSecret::new("open sesame"), ..Doors::default() };

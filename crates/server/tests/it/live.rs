@@ -30,8 +30,8 @@ pub(crate) const OFF: Shedding = Shedding(None);
 
 /// The policies of a service that sheds nothing: what tests count must not depend on how busy the
 /// machine is.
-fn config(policies: &str) -> Config {
-    let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
+pub(crate) fn config(policies: &str, fail: Fail) -> Config {
+    let config = Config::parse("test", policies, fail).expect("valid policies");
     Config { load: OFF, ..config }
 }
 
@@ -42,13 +42,14 @@ impl Live {
     }
 
     pub(crate) async fn on(policies: &str, shared: SharedClock, clock: ManualClock) -> Self {
-        Self::of(Arc::new(Service::new(&config(policies), shared)), clock).await
+        Self::of(Arc::new(Service::new(&config(policies, Fail::Open), shared)), clock).await
     }
 
     /// With a secret for those who borrow.
     pub(crate) async fn with_secret(policies: &str, secret: DoorSecret) -> Self {
         let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
-        let service = Arc::new(Service::new(&config(policies), Arc::new(clock.clone())));
+        let service =
+            Arc::new(Service::new(&config(policies, Fail::Open), Arc::new(clock.clone())));
         Self::serving(service, clock, Doors { fleet: secret, ..Doors::default() }).await
     }
 

@@ -6,16 +6,14 @@ use admittance::{Axis, Clock, Cost, Decision, ManualClock, Micros, Span};
 use admittance_proto::MONITOR;
 use admittance_proto::v1;
 use admittance_proto::v1::monitor_client::MonitorClient;
-use admittance_server::{
-    Admitted, Config, DoorSecret, Doors, Drained, Fail, Service, Shedding, Work,
-};
+use admittance_server::{Admitted, DoorSecret, Doors, Drained, Fail, Service, Work};
 use serde_json::Value;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Streaming};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 
 const POLICIES: &str = "
 limiters:
@@ -221,8 +219,7 @@ async fn a_drain_ends_who_watches() {
 
 fn service(is_on: bool) -> (Arc<Service>, ManualClock) {
     let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
-    let config = Config::parse("test", POLICIES, Fail::Open).expect("valid policies");
-    let config = Config { load: Shedding(None), ..config };
+    let config = live::config(POLICIES, Fail::Open);
     let service = Service::new(&config, Arc::new(clock.clone())).with_monitor(is_on);
     (Arc::new(service), clock)
 }

@@ -10,13 +10,13 @@ use admittance::{ManualClock, Micros, Span};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{
-    Config, DenialLog, Doors, Fail, MetricForm, Parents, Service, Shedding, exposition_of,
+    Config, DenialLog, Doors, Fail, MetricForm, Parents, Service, exposition_of,
 };
 use fastrand::Rng;
 use tonic::transport::Channel;
 
 use crate::behind::shed_all;
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 use crate::seen::{Collected, Collector};
 
 const POLICIES: &str = "
@@ -42,7 +42,7 @@ fn clock() -> ManualClock {
 
 fn service(policies: &str, is_shedding: bool, clock: &ManualClock) -> Service {
     let config = Config::parse("test", policies, Fail::Open).expect("valid policies");
-    let load = if is_shedding { config.load } else { Shedding(None) };
+    let load = if is_shedding { config.load } else { live::OFF };
     Service::new(&Config { load, ..config }, Arc::new(clock.clone()))
 }
 

@@ -12,12 +12,12 @@ use admittance_proto::v1;
 use admittance_proto::v1::monitor_client::MonitorClient;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_server::{
-    AnyStore, Asked, Config, DenialLog, Expected, Fail, MetricForm, Service, ShadowConfig,
-    Shedding, Terms, Work, exposition_of,
+    AnyStore, Asked, Config, DenialLog, Expected, Fail, MetricForm, Service, ShadowConfig, Terms,
+    Work, exposition_of,
 };
 use tonic::transport::Channel;
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 use crate::seen::Collector;
 
 /// Every kind of policy, each with another beside it, and one that refuses nobody.
@@ -106,8 +106,7 @@ enum Looking {
 
 fn config(at: Where, looking: Looking) -> Config {
     let kind = if at == Where::Here { "tokenBudget" } else { "fleetBudget" };
-    let config = Config::parse("test", &POLICIES.replace("BUDGET", kind), Fail::Open);
-    let mut config = Config { load: Shedding(None), ..config.unwrap() };
+    let mut config = live::config(&POLICIES.replace("BUDGET", kind), Fail::Open);
     for policy in &mut config.policies {
         match (looking, &mut policy.shadow) {
             (Looking::Nobody, shadow @ ShadowConfig::Beside(_)) => *shadow = ShadowConfig::Off,

@@ -8,12 +8,11 @@ use admittance::{
 };
 use admittance_proto::v1;
 use admittance_server::{
-    AnyStore, Asked, CandidateCounts, Config, Expected, Fail, Service, ShadowConfig, Shedding,
-    Terms, Work,
+    AnyStore, Asked, CandidateCounts, Config, Expected, Fail, Service, ShadowConfig, Terms, Work,
 };
 use admittance_testkit::{Behavior, Scripted};
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 
 /// Parents, and the candidates that may run beside them.
 const POLICIES: &str = "
@@ -63,8 +62,7 @@ enum Beside {
 fn config(at: Where, beside: Beside) -> Config {
     let kind = if at == Where::Here { "tokenBudget" } else { "fleetBudget" };
     let text = POLICIES.replace("BUDGET", kind);
-    let mut config = Config::parse("test", &text, Fail::Open).unwrap();
-    config.load = Shedding(None);
+    let mut config = live::config(&text, Fail::Open);
     let written = config.policies.clone();
     for policy in &mut config.policies {
         match (beside, &policy.shadow) {
@@ -338,8 +336,7 @@ async fn beside_one_that_fails(way: fn() -> Behavior, checks: usize) -> Candidat
     let clock = start();
     let text = "limiters:\n  a: { strategy: gcra, limit: 100, period: 1s, fail: closed, shadow: \
                 [b] }\n  b: { strategy: gcra, limit: 50, period: 1s, fail: closed }\n";
-    let config = Config::parse("test", text, Fail::Open).unwrap();
-    let config = Config { load: Shedding(None), ..config };
+    let config = live::config(text, Fail::Open);
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..GuardSettings::default() };
     let store = fails(&clock, way);
     let service = Service::on_store(&config, &AnyStore::new(store), &settings).unwrap();
@@ -387,8 +384,7 @@ async fn a_reload_keeps_the_counts_and_gives_a_new_candidate_a_breaker_of_its_ow
             "limiters:\n  a: {{ strategy: gcra, limit: {limit}, period: 1s, fail: closed{shadow} \
              }}\n  b: {{ strategy: gcra, limit: 50, period: 1s, fail: closed }}\n"
         );
-        let config = Config::parse("test", &text, Fail::Open).unwrap();
-        Config { load: Shedding(None), ..config }
+        live::config(&text, Fail::Open)
     };
     let clock = start();
     let settings = GuardSettings { clock: Arc::new(clock.clone()), ..GuardSettings::default() };

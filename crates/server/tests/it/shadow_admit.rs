@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use admittance::budget::LeaseKey;
 use admittance::{Cost, GuardSettings, ManualClock, Memory, Span};
-use admittance_server::{AnyStore, Asked, Config, Expected, Fail, Service, Shedding, Work};
+use admittance_server::{AnyStore, Asked, Expected, Fail, Service, Work};
+
+use crate::live;
 
 const POLICIES: &str = "
 limiters:
@@ -32,8 +34,7 @@ enum Where {
 }
 
 fn service(at: Where, clock: &ManualClock) -> Service {
-    let config = Config::parse("test", POLICIES, Fail::Open).unwrap();
-    let config = Config { load: Shedding(None), ..config };
+    let config = live::config(POLICIES, Fail::Open);
     match at {
         Where::Here => Service::new(&config, Arc::new(clock.clone())),
         Where::Store => {

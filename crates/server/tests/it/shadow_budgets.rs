@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use admittance::{Cost, GuardSettings, ManualClock, Memory, Span};
-use admittance_server::{AnyStore, Asked, Config, Fail, Service, ShadowConfig, Shedding};
+use admittance_server::{AnyStore, Asked, Fail, Service, ShadowConfig};
+
+use crate::live;
 
 const POLICIES: &str = "
 limiters:
@@ -23,8 +25,7 @@ enum Where {
 
 fn service(at: Where, has_candidates: bool, clock: &ManualClock) -> Service {
     let kind = if at == Where::Here { "tokenBudget" } else { "fleetBudget" };
-    let config = Config::parse("test", &POLICIES.replace("BUDGET", kind), Fail::Open).unwrap();
-    let mut config = Config { load: Shedding(None), ..config };
+    let mut config = live::config(&POLICIES.replace("BUDGET", kind), Fail::Open);
     if !has_candidates {
         config.policies.iter_mut().for_each(|policy| policy.shadow = ShadowConfig::Off);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use admittance::{ManualClock, Micros};
 use admittance_proto::v1;
-use admittance_server::{CALL_MAX, Config, Doors, Fail, Service, Shedding};
+use admittance_server::{CALL_MAX, Doors, Fail, Service};
 use bytes::Bytes;
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,13 +20,12 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 
 const POLICY: &str = "limiters: { api: { strategy: fixedWindow, limit: 9, period: 1h } }";
 
 async fn with_one_place() -> Live {
-    let config = Config::parse("test", POLICY, Fail::Open).expect("valid");
-    let config = Config { load: Shedding(None), ..config };
+    let config = live::config(POLICY, Fail::Open);
     let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
     let service = Arc::new(Service::new(&config, Arc::new(clock.clone())));
     let doors = Doors { connections_max: NonZero::new(1), ..Doors::default() };

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use admittance::{ManualClock, Micros};
 use admittance_proto::v1::PeekRequest;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
-use admittance_server::{Config, Doors, Fail, Service, Shedding, Tls, TlsError};
+use admittance_server::{Doors, Fail, Service, Tls, TlsError};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -22,14 +22,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use crate::live::{Live, START_US};
+use crate::live::{self, Live, START_US};
 use admittance_testkit::certificates::{Authority, Signed};
 
 const POLICY: &str = "limiters: { api: { strategy: fixedWindow, limit: 9, period: 1h } }";
 
 async fn serving(tls: Tls, connections: Option<u32>) -> Live {
-    let config = Config::parse("test", POLICY, Fail::Open).expect("valid");
-    let config = Config { load: Shedding(None), ..config };
+    let config = live::config(POLICY, Fail::Open);
     let clock = ManualClock::at(Micros::from_epoch_us(START_US).expect("in range"));
     let service = Arc::new(Service::new(&config, Arc::new(clock.clone())));
     let connections_max = connections.and_then(NonZero::new);
