@@ -53,6 +53,8 @@ pub mod lanes;
 mod lend;
 mod memory;
 #[cfg(feature = "tokio")]
+mod outage_share;
+#[cfg(feature = "tokio")]
 mod parts;
 #[cfg(feature = "tokio")]
 mod shared;
@@ -72,13 +74,15 @@ pub use self::group::{Combine, Group, Limit, Merged};
 pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
 pub use self::memory::Memory;
 #[cfg(feature = "tokio")]
+pub(crate) use self::outage_share::OutageShare;
+#[cfg(feature = "tokio")]
 pub(crate) use self::parts::share_of;
 #[cfg(feature = "tokio")]
 pub use self::parts::{ALONE_MAX, KEPT, Parts};
 #[cfg(feature = "tokio")]
 pub use self::shared::{FailMode, SharedLimiter};
 #[cfg(feature = "tokio")]
-pub(crate) use self::shared::{part, part_of, unless_asked_wrongly};
+pub(crate) use self::shared::{part_of, unless_asked_wrongly};
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
