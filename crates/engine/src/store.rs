@@ -57,6 +57,8 @@ mod outage_share;
 #[cfg(feature = "tokio")]
 mod parts;
 #[cfg(feature = "tokio")]
+mod patience;
+#[cfg(feature = "tokio")]
 mod shared;
 
 use std::fmt;
@@ -71,7 +73,7 @@ pub use self::custom::{Cell, Cells, Custom, Loaded, Portable, Swap, Swapped};
 pub use self::fuse::{AppliedFused, FuseAsk, Fuses};
 pub use self::group::{Combine, Group, Limit, Merged};
 #[cfg(feature = "tokio")]
-pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
+pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage, Traffic};
 pub use self::memory::Memory;
 #[cfg(feature = "tokio")]
 pub(crate) use self::outage_share::OutageShare;
@@ -79,6 +81,8 @@ pub(crate) use self::outage_share::OutageShare;
 pub(crate) use self::parts::share_of;
 #[cfg(feature = "tokio")]
 pub use self::parts::{ALONE_MAX, KEPT, Parts};
+#[cfg(feature = "tokio")]
+pub use self::patience::within;
 #[cfg(feature = "tokio")]
 pub use self::shared::{FailMode, SharedLimiter};
 #[cfg(feature = "tokio")]

@@ -39,7 +39,7 @@ use admittance_core::{
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::store::{
-    Action, Decided, FailMode, Guarded, Op, Outage, OutageShare, Source, Store, StoreError,
+    Action, Decided, FailMode, Guarded, Op, Outage, OutageShare, Source, Store, StoreError, within,
 };
 use crate::two_tier::{BootClock, LeaseClock};
 
@@ -314,9 +314,9 @@ impl<S: Store + 'static> Inner<S> {
             let _ = tell.send(lived);
         });
         let deadline = self.store.settings().deadline;
-        match tokio::time::timeout(deadline.into(), told).await {
-            Ok(told) => told.unwrap_or(Err(StoreError::Lost)),
-            Err(_) => Err(StoreError::Timeout { waited: deadline }),
+        match within(deadline, told).await {
+            Some(told) => told.unwrap_or(Err(StoreError::Lost)),
+            None => Err(StoreError::Timeout { waited: deadline }),
         }
     }
 
