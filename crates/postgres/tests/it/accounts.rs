@@ -301,7 +301,7 @@ fn every_entry_is_one_round_trip_and_every_update_of_an_account_is_heap_only() {
     runtime.block_on(async {
         let url = format!("postgres://postgres@{}/postgres?sslmode=disable", proxy.address());
         let builder = PostgresStore::builder(url).connections(1).reap_every(None);
-        let store = common::connect(builder).await;
+        let store = common::connect(builder.unrehearsed()).await;
         while store.reap().await.is_err() {
             tokio::task::yield_now().await;
         }

@@ -89,7 +89,8 @@ pub(crate) fn timelines(usual: usize) -> usize {
 
 /// A store whose clock is the test's, until the test says otherwise.
 pub(crate) async fn store(url: &str) -> PostgresStore {
-    connect(PostgresStore::builder(url).connections(4).reap_every(None)).await
+    // What it writes is counted, and there are many of them.
+    connect(PostgresStore::builder(url).connections(4).reap_every(None).unrehearsed()).await
 }
 
 /// A store that is asked although nobody knows whether it can serve.

@@ -158,7 +158,7 @@ async fn edited(url: &str, edits: &[(&str, &str, &str)]) -> Arc<PostgresStore> {
     let table = "edited".parse().unwrap();
     admittance_postgres::migrate_edited(url, &table, edit).await.unwrap();
     let builder = PostgresStore::builder(url).table("edited").migrates(false).reap_every(None);
-    Arc::new(common::connect(builder.batch_max(1)).await)
+    Arc::new(common::connect(builder.batch_max(1).unrehearsed()).await)
 }
 
 fn window(limit: u64) -> Builtin {

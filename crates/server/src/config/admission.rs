@@ -49,8 +49,8 @@ impl Reader<'_, '_> {
         let is_rated = !is_without_rate(raw);
         let ruled = if is_rated { self.ruled(raw) } else { None };
         let strategy = ruled.map(|(_, strategy)| strategy);
-        let (fail, store) = self.shared(defaults, &shares_of(strategy, cost.as_ref()), raw);
-        let rate = ruled.and_then(|ruled| self.rate(ruled, store.deadline, raw));
+        let (fail, mut store) = self.shared(defaults, &shares_of(strategy, cost.as_ref()), raw);
+        let rate = ruled.and_then(|ruled| self.rate(ruled, &mut store.deadline, raw));
         if rate.is_some() != is_rated {
             return None;
         }
@@ -60,7 +60,7 @@ impl Reader<'_, '_> {
     fn rate(
         &mut self,
         (rule, strategy): (Rule, Builtin),
-        deadline: Span,
+        deadline: &mut Span,
         raw: &Raw<'_>,
     ) -> Option<RateConfig> {
         let (rule, strategy, tier) = self.tier(rule, strategy, deadline, raw)?;

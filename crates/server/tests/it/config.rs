@@ -243,7 +243,7 @@ fn the_resolved_form_is_in_the_order_of_the_names() {
         format!(
             "  \"{name}\": # limit shown: 5\n    strategy: gcra\n    limit: 5\n    \
              period: 3600000ms\n    burst: 5\n    maxKeys: 1000000\n    onFull: evict\n    \
-             fail: closed\n    waitReplicas: 0\n    storeDeadline: 20ms\n    durable: true\n"
+             fail: closed\n    waitReplicas: 0\n    storeDeadline: 50ms\n    durable: true\n"
         )
     };
     let load = "load:\n  law: delay\n  target: 5ms\n  interval: 100ms\n  riseEvery: 250ms\n  \
