@@ -80,6 +80,15 @@ def is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     return hasattr(type(value), "__await__")
 
 
+def is_uncounted(answer: Any) -> bool:
+    """Whether a decision, or an admission's, is one that `fail: open` made without a limit."""
+    decision = getattr(answer, "decision", answer)
+    return not getattr(decision, "counted", True)
+
+
+UNCOUNTED = "the store does not answer, and the policy's fail mode admits without counting"
+
+
 def is_async(backend: object) -> bool:
     """Whether a backend is one of the async twins: they are async context managers alone."""
     kind = type(backend)

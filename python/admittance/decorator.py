@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
-from ._shapes import AsyncChecks, Checks, is_async, is_awaitable
+from ._shapes import UNCOUNTED, AsyncChecks, Checks, is_async, is_awaitable, is_uncounted
 from .errors import InvalidRequestError, LimitExceededError, ServiceUnavailableError
 
 Given = ParamSpec("Given")
@@ -32,8 +32,8 @@ def limited(
     A call that is denied does not begin: it raises `LimitExceededError`, whose `decision` says how
     long to wait. `key` and `cost` are values, or functions of the call's arguments. With
     `mode="admit"` the call holds an admission while it runs, which is given back as dropped if it
-    raises. While the backend cannot answer, a call raises `ServiceUnavailableError`, or runs
-    uncounted with `fail="open"`.
+    raises. While the backend cannot answer, or a policy's `fail: open` answers without its store, a
+    call raises `ServiceUnavailableError`, or runs uncounted with `fail="open"`.
 
     An `async def` needs an async twin or an `Embedded`; a `def` anything but an async twin. A
     generator would run after its call was over: ask inside it instead.
@@ -80,6 +80,10 @@ class _Asking:
             return self._backend.admit(self._policy, key, cost, heartbeat=self._heartbeat)
         return self._backend.check(self._policy, key, cost)
 
+    def is_refused(self, answer: Any) -> bool:
+        """Whether a fail mode admits what no limit was asked for, and is not to."""
+        return not self.is_open and is_uncounted(answer)
+
     def refuse_denied(self, answer: Any) -> None:
         if answer.allowed:
             return
@@ -101,6 +105,10 @@ def _called(asking: _Asking, function: Callable[..., Any]) -> Callable[..., Any]
             if not asking.is_open:
                 raise
             return function(*args, **kwargs)
+        if asking.is_refused(answer):
+            if asking.is_admit:
+                answer.release()
+            raise ServiceUnavailableError(UNCOUNTED)
         asking.refuse_denied(answer)
         if not asking.is_admit:
             return function(*args, **kwargs)
@@ -121,6 +129,11 @@ def _awaited(asking: _Asking, function: Callable[..., Any]) -> Callable[..., Any
             if not asking.is_open:
                 raise
             return await function(*args, **kwargs)
+        if asking.is_refused(answer):
+            released = answer.release() if asking.is_admit else None
+            if is_awaitable(released):
+                await released
+            raise ServiceUnavailableError(UNCOUNTED)
         asking.refuse_denied(answer)
         if not asking.is_admit:
             return await function(*args, **kwargs)

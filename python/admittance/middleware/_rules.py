@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from .._shapes import Answered, AsyncChecks, Checks, Decided, Held, is_async, is_awaitable
+from .._shapes import (
+    UNCOUNTED,
+    Answered,
+    AsyncChecks,
+    Checks,
+    Decided,
+    Held,
+    is_async,
+    is_awaitable,
+    is_uncounted,
+)
 from ..errors import AdmittanceError, InvalidRequestError, ServiceUnavailableError
 from ..headers import NEVER_MS, Legacy, Quota, retry_after_secs, tell
 
@@ -90,9 +100,14 @@ class Rules(Generic[Asking]):
         if asked is None:
             return PASS
         try:
-            return self._ruled(self._ask(*asked))
+            answer = self._ask(*asked)
         except ServiceUnavailableError as error:
             return self._failed(error)
+        if self._is_uncounted(answer):
+            if self._mode == "admit":
+                Hold(answer).end()
+            return self._failed(ServiceUnavailableError(UNCOUNTED))
+        return self._ruled(answer)
 
     async def decide_async(self, request: Asking) -> Ruling:
         """Asks a backend of either kind."""
@@ -101,9 +116,18 @@ class Rules(Generic[Asking]):
             return PASS
         try:
             answer = self._ask(*asked)
-            return self._ruled(await answer if is_awaitable(answer) else answer)
+            answer = await answer if is_awaitable(answer) else answer
         except ServiceUnavailableError as error:
             return self._failed(error)
+        if self._is_uncounted(answer):
+            if self._mode == "admit":
+                await Hold(answer, waits(self.backend)).end_async()
+            return self._failed(ServiceUnavailableError(UNCOUNTED))
+        return self._ruled(answer)
+
+    def _is_uncounted(self, answer: Any) -> bool:
+        """Whether a fail mode admits what no limit was asked for, and is not to."""
+        return self._fail == "closed" and is_uncounted(answer)
 
     def _asked(self, request: Asking) -> tuple[str, int] | None:
         key = self._key(request)
