@@ -244,6 +244,10 @@ impl<'a> Merged<'a> {
                 decisions[refused] = full(decisions[refused], room_at.since(now));
                 return Attempt::Denied(decisions);
             }
+            Err(NotHeld::Never(want)) => {
+                decisions[places[want]] = never(decisions[places[want]]);
+                return Attempt::Denied(decisions);
+            }
         }
         for (ask, decision) in self.asks.iter().zip(&mut decisions) {
             if let Limit::Locked(table) = ask.limit {
