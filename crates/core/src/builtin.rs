@@ -45,6 +45,16 @@ impl Builtin {
         }
     }
 
+    /// The most bytes that one key's state keeps elsewhere than in itself.
+    #[must_use]
+    pub const fn heap_bytes_max(&self) -> u64 {
+        match self {
+            Self::Tat(_) | Self::Window(_) => 0,
+            Self::SlidingWindow(inner) => inner.heap_bytes_max(),
+            Self::SlidingLog(inner) => inner.heap_bytes_max(),
+        }
+    }
+
     /// What must be the same for two strategies to share a key's state.
     #[must_use]
     pub const fn shape(&self) -> Shape {

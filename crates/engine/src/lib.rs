@@ -24,6 +24,7 @@ mod coordinator;
 #[cfg(feature = "tower")]
 mod due;
 mod escrow;
+mod footprint;
 pub mod gate;
 #[cfg(feature = "tower")]
 pub mod http;
@@ -58,7 +59,7 @@ pub use escrow::FairEscrow;
 pub use escrow::{Quantum, SharedEscrow};
 pub use gate::{Gate, Permit};
 pub use key::Key;
-pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
+pub use limiter::{Batch, Limiter, LimiterBuilder, OnFull, Stats};
 pub use relay::{MemoryRelay, Relay};
 pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};

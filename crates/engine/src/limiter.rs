@@ -53,6 +53,21 @@ pub(crate) enum Table<S: Strategy> {
     Locked(Locked<S>),
 }
 
+/// Requests that are decided at one instant. Made by [`Limiter::batch`].
+#[expect(missing_debug_implementations, reason = "a borrowed question with nothing to show")]
+pub struct Batch<'a, S: Strategy, C: Clock> {
+    limiter: &'a Limiter<S, C>,
+    clock: Together<'a, C>,
+    cost: Cost,
+}
+
+impl<S: Strategy, C: Clock> Batch<'_, S, C> {
+    /// Decides a request for each key, repeated keys in order, and adds one decision per key.
+    pub fn check<K: Key>(&self, keys: &[K], decisions: &mut Vec<Decision>) {
+        self.limiter.check_batch(keys, &self.clock, self.cost, decisions);
+    }
+}
+
 /// What a limiter does with a new key when it may not keep any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnFull {
@@ -89,7 +104,8 @@ pub struct LimiterBuilder<S, C> {
 }
 
 impl Limiter {
-    /// A limiter on the system clock that keeps up to a million keys.
+    /// A limiter on the system clock that keeps as many keys as
+    /// [`max_keys_default`](Self::max_keys_default) says: a million if their states are small.
     #[must_use]
     pub fn new(strategy: impl Into<Builtin>) -> Self {
         Self::builder(strategy).build()
@@ -98,7 +114,8 @@ impl Limiter {
     /// A limiter with something other than the defaults.
     pub fn builder(strategy: impl Into<Builtin>) -> LimiterBuilder<Builtin, SystemClock> {
         let strategy = strategy.into();
-        LimiterBuilder { word: Word::of(&strategy), ..LimiterBuilder::of(strategy) }
+        let max_keys = Self::max_keys_default(&strategy);
+        LimiterBuilder { word: Word::of(&strategy), max_keys, ..LimiterBuilder::of(strategy) }
     }
 }
 
@@ -117,7 +134,8 @@ impl<S: Strategy> LimiterBuilder<S, SystemClock> {
 }
 
 impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
-    /// How many keys are kept at most; at least one. A million unless said otherwise. The table for
+    /// How many keys are kept at most; at least one. Unless said otherwise it is what
+    /// [`Limiter::max_keys_default`] gives, and a million for a strategy of your own. The table for
     /// strategies with larger states divides them among its shards, so that a shard may be full
     /// when the table is not quite.
     pub fn max_keys(self, max_keys: u64) -> Self {
@@ -176,8 +194,38 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         decisions: &mut Vec<Decision>,
     ) -> Micros {
         decisions.clear();
+        let batch = self.batch(cost);
+        batch.check(keys, decisions);
+        batch.clock.now()
+    }
+
+    /// Requests of one cost that are decided at one instant, which is read now, although they are
+    /// asked for a part at a time.
+    ///
+    /// # Example
+    /// ```
+    /// use admittance::{Cost, Limiter, Span, Window};
+    /// let limiter = Limiter::new(Window::fixed(1, Span::from_secs(60))?);
+    /// let (batch, mut decisions) = (limiter.batch(Cost::ONE), Vec::new());
+    /// for part in ["ann", "bob", "ann"].chunks(2) {
+    ///     batch.check(part, &mut decisions);
+    ///     // Others may have their turn here.
+    /// }
+    /// assert!(decisions[1].is_admit() && !decisions[2].is_admit());
+    /// # Ok::<(), admittance::Invalid>(())
+    /// ```
+    pub fn batch(&self, cost: Cost) -> Batch<'_, S, C> {
+        Batch { limiter: self, clock: Together::precisely(&self.clock), cost }
+    }
+
+    fn check_batch<K: Key>(
+        &self,
+        keys: &[K],
+        clock: &Together<'_, C>,
+        cost: Cost,
+        decisions: &mut Vec<Decision>,
+    ) {
         decisions.reserve(keys.len());
-        let clock = &Together::precisely(&self.clock);
         // The strategy is found once for all: each gets a loop of its own.
         match &self.table {
             Table::Slots(word, table) => with_judge!(word, |judge| {
@@ -190,7 +238,6 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
                 self.in_batches(keys, decisions, |_| {}, decide);
             }
         }
-        clock.now()
     }
 
     /// Decides keys in order, having asked for the memory of several at once.
@@ -394,7 +441,7 @@ pub(crate) fn never(admitted: Decision) -> Decision {
 
 /// As many keys as the processor can fetch lines for at once.
 const BATCH: usize = 16;
-/// Room for a million keys is some tens of megabytes.
-pub(crate) const MAX_KEYS_DEFAULT: u64 = 1_000_000;
+/// What a custom strategy's states take is not known here.
+const MAX_KEYS_DEFAULT: u64 = 1_000_000;
 /// More than any machine's memory holds.
 const MAX_KEYS_MAX: u64 = 1 << 36;

@@ -177,9 +177,6 @@ impl Fail {
 }
 
 impl PolicyConfig {
-    /// How many keys a policy keeps if nobody says otherwise.
-    pub const MAX_KEYS_DEFAULT: u64 = 1_000_000;
-
     /// The most keys a policy may be told to keep.
     pub const MAX_KEYS_MAX: u64 = 1 << 36;
 }

@@ -13,7 +13,7 @@ use super::{
     Merged, Op, Store, StoreError,
 };
 use crate::budget::{AccountStats, Accounts, Booked, Entry, MemoryAccounts, lines};
-use crate::limiter::{MAX_KEYS_DEFAULT, Together};
+use crate::limiter::Together;
 use crate::several::{Ask, all_at, any_at, denied_at, peeks_at};
 use crate::{Clock, Limiter, OnFull, Stats};
 
@@ -25,7 +25,8 @@ pub struct Memory<C> {
     clock: C,
     policies: RwLock<HashMap<Box<str>, Policy<C>>>,
     policies_max: usize,
-    max_keys: u64,
+    /// As many as a limiter keeps by default if nobody says how many.
+    max_keys: Option<u64>,
     on_full: OnFull,
     returned: Returned,
     accounts: MemoryAccounts<C>,
@@ -42,7 +43,8 @@ struct Policy<C> {
 }
 
 impl<C: Clock + Clone> Memory<C> {
-    /// An empty store on this clock, with room for a thousand policies of a million keys.
+    /// An empty store on this clock, with room for a thousand policies, each of as many keys as a
+    /// limiter [keeps by default](Limiter::max_keys_default).
     #[must_use]
     pub fn new(clock: C) -> Self {
         Self {
@@ -50,7 +52,7 @@ impl<C: Clock + Clone> Memory<C> {
             clock,
             policies: RwLock::default(),
             policies_max: POLICIES_MAX_DEFAULT,
-            max_keys: MAX_KEYS_DEFAULT,
+            max_keys: None,
             on_full: OnFull::Evict,
             returned: Returned::default(),
         }
@@ -66,7 +68,7 @@ impl<C: Clock + Clone> Memory<C> {
     /// How many keys each policy keeps at most, of policies first asked from now on.
     #[must_use]
     pub fn max_keys(self, max_keys: u64) -> Self {
-        Self { max_keys, accounts: self.accounts.max_keys(max_keys), ..self }
+        Self { max_keys: Some(max_keys), accounts: self.accounts.max_keys(max_keys), ..self }
     }
 
     /// What happens to a new key when its policy may keep no more.
@@ -111,7 +113,8 @@ impl<C: Clock + Clone> Memory<C> {
         if known.is_none() && policies.len() >= self.policies_max {
             return Err(StoreError::TooManyPolicies { max: self.policies_max });
         }
-        let builder = Limiter::builder(*strategy).max_keys(self.max_keys);
+        let max_keys = self.max_keys.unwrap_or_else(|| Limiter::max_keys_default(strategy));
+        let builder = Limiter::builder(*strategy).max_keys(max_keys);
         let made = Arc::new(builder.on_full(self.on_full).clock(self.clock.clone()).build());
         let before = policies.remove(name).map(|policy| policy.newest);
         policies.insert(name.into(), Policy { newest: Arc::clone(&made), before });

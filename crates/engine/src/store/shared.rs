@@ -41,7 +41,6 @@ use admittance_core::{
 use super::guarded::{Guarded, Outage};
 use super::parts::{self, Parts};
 use super::{Action, Answer, Decided, Many, Op, Recovery, Source, Store, StoreError};
-use crate::limiter::MAX_KEYS_DEFAULT;
 use crate::{Clock, Limiter};
 
 /// What to answer when the store cannot.
@@ -131,15 +130,16 @@ impl<S: Store + 'static> SharedLimiter<S> {
             fail,
             part,
             parts: None,
-            max_keys: MAX_KEYS_DEFAULT,
+            max_keys: Limiter::max_keys_default(&strategy),
             alone: RwLock::default(),
             is_alone: AtomicBool::new(false),
             by_fail_mode: AtomicU64::new(0),
         })
     }
 
-    /// How many keys are kept here at most while this node goes on alone; a million unless said
-    /// otherwise. A key forgotten for want of room starts spent again.
+    /// How many keys are kept here at most while this node goes on alone; what
+    /// [`Limiter::max_keys_default`] says unless said otherwise. A key forgotten for want of room
+    /// starts spent again.
     #[must_use]
     pub fn max_keys(self, max_keys: u64) -> Self {
         Self { max_keys, ..self }

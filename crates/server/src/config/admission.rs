@@ -1,6 +1,6 @@
 //! A policy of several axes: strategy, `concurrency`, `cost`, `load`, and how they go together.
 
-use admittance::{Atomicity, Builtin, FailMode, Span};
+use admittance::{Atomicity, Builtin, FailMode, Limiter, Span};
 
 use super::policy::{Raw, Reader};
 use super::problem::{Place, Problem};
@@ -64,10 +64,11 @@ impl Reader<'_, '_> {
         raw: &Raw<'_>,
     ) -> Option<RateConfig> {
         let (rule, strategy, tier) = self.tier(rule, strategy, deadline, raw)?;
+        let max_keys = raw.max_keys.value().copied();
         Some(RateConfig {
             rule,
             strategy,
-            max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
+            max_keys: max_keys.unwrap_or_else(|| Limiter::max_keys_default(&strategy)),
             on_full: raw.on_full.value().copied().unwrap_or_default(),
             tier,
             escrow: None,

@@ -344,7 +344,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "{ strategy: gcra, limit: 5, period: 1s, maxKeys: 0 }",
-        "2:55: .maxKeys: must be more than zero; leave it out for 1000000",
+        "2:55: .maxKeys: must be more than zero; leave it out for as many as fit 256 MiB",
     ),
     (
         "{ strategy: gcra, limit: 5, period: 1s, fail: opne }",
