@@ -41,4 +41,5 @@ mod shadow_budgets;
 mod stall;
 mod standard;
 mod tls;
+mod turns;
 mod web;
