@@ -161,6 +161,10 @@ impl Strategy for Builtin {
         with_state!(self, state, |inner, own| own.map_or(Micros::ZERO, |s| inner.idle_at(s)), first)
     }
 
+    fn follows_calendar(&self) -> bool {
+        matches!(self, Self::Window(_))
+    }
+
     fn used(&self, state: &BuiltinState, now: Micros) -> Share {
         let state = Some(state);
         with_state!(

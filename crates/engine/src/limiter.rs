@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Outcome, Retry, Span, Strategy};
 
+use crate::clock::{Reading, Wall};
 use crate::key::{Fingerprint, Secret};
 use crate::locked::{Locked, lock};
 use crate::several::{Alone, Ask, Limit};
@@ -228,13 +229,20 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         decisions.reserve(keys.len());
         // The strategy is found once for all: each gets a loop of its own.
         match &self.table {
-            Table::Slots(word, table) => with_judge!(word, |judge| {
+            Table::Slots(Word::Tat(judge), table) => {
                 let (fetch, decide) =
                     (|key| table.prefetch(key), |key| table.check(judge, key, clock, cost));
                 self.in_batches(keys, decisions, fetch, decide);
-            }),
+            }
+            Table::Slots(Word::Window(judge), table) => {
+                let clock = &Wall(clock);
+                let (fetch, decide) =
+                    (|key| table.prefetch(key), |key| table.check(judge, key, clock, cost));
+                self.in_batches(keys, decisions, fetch, decide);
+            }
             Table::Locked(table) => {
-                let decide = |key| table.step(&self.strategy, key, clock.precise(), cost);
+                let now = self.instant(clock);
+                let decide = |key| table.step(&self.strategy, key, now, cost);
                 self.in_batches(keys, decisions, |_| {}, decide);
             }
         }
@@ -262,12 +270,12 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
     pub fn peek(&self, key: impl Key) -> Decision {
-        Alone::peek(self, self.secret.hash(&key), self.clock.precise())
+        Alone::peek(self, self.secret.hash(&key), self.instant(&self.clock))
     }
 
     /// How many requests of `cost` would pass now, and when that changes. Charges nothing.
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
-        self.forecast_at(self.secret.hash(&key), self.clock.precise(), cost)
+        self.forecast_at(self.secret.hash(&key), self.instant(&self.clock), cost)
     }
 
     /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
@@ -327,11 +335,16 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     #[inline(always)]
     pub(crate) fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
         match &self.table {
-            Table::Slots(word, table) => {
-                with_judge!(word, |judge| table.check(judge, key, clock, cost))
-            }
-            Table::Locked(table) => table.step(&self.strategy, key, clock.precise(), cost),
+            Table::Slots(Word::Tat(judge), table) => table.check(judge, key, clock, cost),
+            Table::Slots(Word::Window(judge), table) => table.check(judge, key, &Wall(clock), cost),
+            Table::Locked(table) => table.step(&self.strategy, key, self.instant(clock), cost),
         }
+    }
+
+    /// The instant to judge at, by this clock.
+    pub(crate) fn instant(&self, clock: &impl Clock) -> Micros {
+        let reading = Reading { now: clock.precise(), ahead_us: clock.wall_ahead_us() };
+        reading.of(&self.strategy)
     }
 }
 
@@ -342,11 +355,16 @@ impl<S: Strategy<State: Send> + Sync, C: Clock> Limiter<S, C> {
             Table::Slots(word, table) => Limit::Slots(word, table),
             Table::Locked(_) => Limit::Locked(self),
         };
-        Ask { limit, clock: &self.clock, key: self.secret.hash(&key), cost, alone: self }
+        let key = self.secret.hash(&key);
+        Ask { limit, clock: &self.clock, key, cost, alone: self }
     }
 }
 
 impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
+    fn instant(&self, reading: Reading) -> Micros {
+        reading.of(&self.strategy)
+    }
+
     fn decide(
         &self,
         key: Fingerprint,
@@ -388,11 +406,13 @@ pub(crate) struct Together<'a, C: Clock + ?Sized> {
     clock: &'a C,
     now: Micros,
     precise: OnceLock<Micros>,
+    ahead_us: i64,
 }
 
 impl<'a, C: Clock + ?Sized> Together<'a, C> {
     pub(crate) fn at(clock: &'a C) -> Self {
-        Self { clock, now: clock.now(), precise: OnceLock::new() }
+        let now = clock.now();
+        Self { clock, now, precise: OnceLock::new(), ahead_us: clock.wall_ahead_us() }
     }
 
     /// One reading for all: many decisions share its price, and are made at one instant even if
@@ -403,7 +423,12 @@ impl<'a, C: Clock + ?Sized> Together<'a, C> {
 
     /// A reading that somebody has made already.
     pub(crate) fn fixed(clock: &'a C, now: Micros) -> Self {
-        Self { clock, now, precise: OnceLock::from(now) }
+        Self { clock, now, precise: OnceLock::from(now), ahead_us: clock.wall_ahead_us() }
+    }
+
+    /// The same for limits that are judged at that instant, also if they go by the wall clock.
+    pub(crate) fn at_instant(clock: &'a C, now: Micros) -> Self {
+        Self { ahead_us: 0, ..Self::fixed(clock, now) }
     }
 }
 
@@ -414,6 +439,10 @@ impl<C: Clock + ?Sized> Clock for Together<'_, C> {
 
     fn precise(&self) -> Micros {
         *self.precise.get_or_init(|| self.clock.precise())
+    }
+
+    fn wall_ahead_us(&self) -> i64 {
+        self.ahead_us
     }
 }
 

@@ -36,6 +36,7 @@ use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Tog
 use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry, Span};
 
 use super::{Accounts, Act, Booked, BookedBy, Charge, Entry, LeaseKey, MemoryAccounts};
+use crate::clock::Steady;
 use crate::store::{part, share_of, unless_asked_wrongly};
 use crate::{Clock, FailMode, Guarded, Outage, Parts, Source, StoreError};
 
@@ -303,6 +304,8 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
         };
         // One who was slower must not bring back an older outage.
         let number = known.map_or(outage.number, |known| known.outage);
+        // What is assumed to be spent since an instant must be counted by the clock that showed it.
+        let clock: Arc<dyn Clock> = Arc::new(Steady(clock));
         let accounts = MemoryAccounts::new(clock).max_keys(self.max_keys).spent_since(since);
         let accounts = Arc::new(accounts);
         *alone = Some(Alone { outage: number, share, left, accounts: Arc::clone(&accounts) });

@@ -39,11 +39,11 @@ impl Rig {
             assert!(self.tries < 1_000, "it never ends");
             let want = |key: &u64| {
                 let key = Fingerprint::new(*key);
-                Want { table, judge, key, weighed: table.weigh(judge, key, now, Cost::ONE) }
+                Want { table, judge, key, now, weighed: table.weigh(judge, key, now, Cost::ONE) }
             };
             let wants: Vec<_> = keys.iter().map(want).collect();
             assert!(wants.iter().all(|want| want.weighed.decision.is_admit()), "all have units");
-            match Held::all(&wants, now) {
+            match Held::all(&wants) {
                 Ok(held) => return Ok(held.write()),
                 Err(NotHeld::Raced) => {}
                 Err(refused) => return Err(refused),

@@ -30,6 +30,8 @@ pub(crate) struct Want<'a, M: Memory, J> {
     pub(crate) table: &'a Table<M>,
     pub(crate) judge: &'a J,
     pub(crate) key: Fingerprint,
+    /// The instant it was asked at.
+    pub(crate) now: Micros,
     pub(crate) weighed: Weighed,
 }
 
@@ -83,12 +85,12 @@ impl<'a, M: Memory> Held<'a, M> {
     /// Keys that are there come first, in the order of their addresses. Then those that may be
     /// refused for want of room, and only then those that may push another key out: a decision
     /// that is refused has pushed out nobody.
-    pub(crate) fn all<J: Judge>(wants: &[Want<'a, M, J>], now: Micros) -> Result<Self, NotHeld> {
+    pub(crate) fn all<J: Judge>(wants: &[Want<'a, M, J>]) -> Result<Self, NotHeld> {
         let mut order: Vec<usize> = (0..wants.len()).collect();
         order.sort_by_key(|&place| wants[place].rank());
         let mut held = Self(Vec::with_capacity(wants.len()));
         for place in order {
-            match wants[place].hold(&mut held.0, now) {
+            match wants[place].hold(&mut held.0) {
                 Ok(one) => held.0.push(one),
                 Err(unheld) => {
                     held.give_back();
@@ -145,9 +147,9 @@ impl<'a, M: Memory, J: Judge> Want<'a, M, J> {
     }
 
     /// Holds the slot, beside those that are held already.
-    fn hold(&self, held: &mut [One<'a, M>], now: Micros) -> Result<One<'a, M>, Unheld> {
+    fn hold(&self, held: &mut [One<'a, M>]) -> Result<One<'a, M>, Unheld> {
         if self.weighed.from == 0 {
-            return self.reserve(held, now);
+            return self.reserve(held);
         }
         let busy = Unheld::Again(Again::Busy);
         let Some((cell, before)) = self.table.find(self.key) else { return Err(busy) };
@@ -160,14 +162,14 @@ impl<'a, M: Memory, J: Judge> Want<'a, M, J> {
     }
 
     /// Gives an absent key a slot that is held from the start.
-    fn reserve(&self, held: &mut [One<'a, M>], now: Micros) -> Result<One<'a, M>, Unheld> {
+    fn reserve(&self, held: &mut [One<'a, M>]) -> Result<One<'a, M>, Unheld> {
         let near = self.lock().ok_or(Unheld::Again(Again::Busy))?;
         // It may have come, spent and been forgotten since it was judged; then judge again.
-        let is_stale = self.table.judged(now) != self.weighed.at;
+        let is_stale = self.table.judged(self.now) != self.weighed.at;
         let put = if is_stale || self.table.scan(near, self.key).is_some() {
             Err(Unheld::Again(Again::Busy))
         } else {
-            self.put(near, held, now)
+            self.put(near, held)
         };
         let found = self.table.scan(near, self.key);
         self.table.unlock_neighbourhood(near);
@@ -190,15 +192,15 @@ impl<'a, M: Memory, J: Judge> Want<'a, M, J> {
 
     /// Puts the key into its locked neighbourhood, moving slots of the same decision if those are
     /// in the way.
-    fn put(&self, near: Neighbourhood, held: &mut [One<'a, M>], now: Micros) -> Result<(), Unheld> {
-        let put = || match self.table.put(self.judge, near, self.entry(), now) {
+    fn put(&self, near: Neighbourhood, held: &mut [One<'a, M>]) -> Result<(), Unheld> {
+        let put = || match self.table.put(self.judge, near, self.entry(), self.now) {
             Ok(None) => Ok(()),
             Ok(Some(room_at)) => Err(Unheld::NoRoom(room_at)),
             Err(again) => Err(Unheld::Again(again)),
         };
         match put() {
             Err(Unheld::NoRoom(_) | Unheld::Again(Again::Busy)) if self.table.is_full(near) => {
-                self.table.shift(self.judge, near, held, now)?;
+                self.table.shift(self.judge, near, held, self.now)?;
                 put()
             }
             put => put,

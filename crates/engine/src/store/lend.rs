@@ -27,7 +27,7 @@ impl<C: Clock> Limiter<Builtin, C> {
         action: Action,
         returned: &Returned,
     ) -> Result<Applied, StoreError> {
-        let clock = Together::precisely(self.clock());
+        let clock = Together::at_instant(self.clock(), self.instant(self.clock()));
         let (at, key) = (clock.now(), self.hash(key));
         let answer = match action {
             Action::Check(cost) => Answer::Decision(self.decide(key, &clock, cost)),

@@ -13,6 +13,7 @@ use super::{
     Merged, Op, Store, StoreError,
 };
 use crate::budget::{AccountStats, Accounts, Booked, Entry, MemoryAccounts, lines};
+use crate::clock::behind_wall;
 use crate::limiter::Together;
 use crate::several::{Ask, all_at, any_at, denied_at, peeks_at};
 use crate::{Clock, Limiter, OnFull, Stats};
@@ -182,15 +183,19 @@ impl<C: Clock + Clone> Memory<C> {
             // The accounts' locks come first, and all that is locked for limits is let go of
             // before them: whoever asks for limits alone never waits for an account.
             self.accounts.several(ask.entry, |accounts, now| {
+                let steady = behind_wall(&self.clock, now);
                 let mut lines = lines(ask.entry, accounts);
                 match ask.atomicity {
                     Atomicity::PerAxis => {
-                        let rate = rates(now);
+                        let rate = rates(steady);
                         let is_asked = rate.decision.is_admit();
                         let cost = is_asked.then(|| charge_if(&mut lines, act, now, || true));
                         Fused { rate, cost }
                     }
-                    Atomicity::All => all_or_none(&asks, &mut lines, act, now, || rates(now)),
+                    Atomicity::All => {
+                        let rates = || rates(steady);
+                        all_or_none((&asks, steady), (&mut lines, now), act, rates)
+                    }
                 }
             })?
         };
@@ -201,19 +206,18 @@ impl<C: Clock + Clone> Memory<C> {
 /// Limits and budgets all or none. Nobody else can change the accounts meanwhile, but the limits:
 /// they are charged last, once every account has admitted, and if they deny then, nothing is.
 fn all_or_none(
-    asks: &[Ask<'_>],
-    lines: &mut [Line<'_>],
+    (asks, steady): (&[Ask<'_>], Micros),
+    (lines, now): (&mut [Line<'_>], Micros),
     act: CostAct,
-    now: Micros,
     charge: impl FnOnce() -> Several,
 ) -> Fused {
-    if let Some(rate) = denied_at(asks, now) {
+    if let Some(rate) = denied_at(asks, steady) {
         return Fused { rate, cost: None };
     }
     let mut charged = None;
     let cost = charge_if(lines, act, now, || charged.insert(charge()).decision.is_admit());
     match charged {
-        None => Fused { rate: peeks_at(asks, now), cost: Some(cost) },
+        None => Fused { rate: peeks_at(asks, steady), cost: Some(cost) },
         Some(rate) if rate.decision.is_admit() => Fused { rate, cost: Some(cost) },
         Some(rate) => Fused { rate, cost: None },
     }

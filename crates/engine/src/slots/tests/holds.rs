@@ -35,13 +35,13 @@ fn charge_all<F: Mutant>(rig: &Rig<F>, keys: &[u64]) -> bool {
     loop {
         let want = |key: &u64| {
             let key = Fingerprint::new(*key);
-            Want { table, judge, key, weighed: table.weigh(judge, key, now, Cost::ONE) }
+            Want { table, judge, key, now, weighed: table.weigh(judge, key, now, Cost::ONE) }
         };
         let wants: Vec<_> = keys.iter().map(want).collect();
         if wants.iter().any(|want| !want.weighed.decision.is_admit()) {
             return false;
         }
-        match Held::all(&wants, now) {
+        match Held::all(&wants) {
             Ok(held) => {
                 held.write();
                 return true;
@@ -84,10 +84,10 @@ fn racing_a_slot_that_is_given_back<F: Mutant>() {
             let now = rig.clock.now();
             let wants = [(&rig, first), (&small, 2)].map(|(rig, key)| {
                 let (table, judge, key) = (&rig.table, &rig.judge, Fingerprint::new(key));
-                Want { table, judge, key, weighed: table.weigh(judge, key, now, Cost::ONE) }
+                Want { table, judge, key, now, weighed: table.weigh(judge, key, now, Cost::ONE) }
             });
             for _ in 0..2 {
-                let held = Held::all(&wants, now).err();
+                let held = Held::all(&wants).err();
                 assert!(matches!(held, Some(NotHeld::NoRoom(..) | NotHeld::Raced)), "{held:?}");
             }
         })
