@@ -93,8 +93,8 @@ impl TatWord {
     /// The state the word stands for.
     #[must_use]
     pub fn unpack(&self, word: u64) -> Option<TatState> {
-        (word != 0)
-            .then(|| TatState { whole: word / self.denominator, fraction: word % self.denominator })
+        let (whole, fraction) = (word / self.denominator, word % self.denominator);
+        (word != 0).then_some(TatState { whole, fraction, unit: self.tat.unit() })
     }
 
     /// The word of a state that the strategy made.

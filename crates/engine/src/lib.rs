@@ -47,7 +47,7 @@ pub use admittance_core::{
     Atomicity, Axis, Builtin, BuiltinState, Cadence, Cost, CostAct, Decimal, DecimalError,
     Decision, EXACT_MAX, EscrowRules, EscrowStats, Forecast, Fused, Gcra, Invalid, LogState,
     Micros, Outcome, Parameter, Retry, Several, Shape, Shaped, Shaper, Share, SlidingLog,
-    SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState, TenantStats,
+    SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState, TenantStats, Ticks,
     TokenBucket, Verdicts, Weekday, Window, WindowState,
 };
 pub use admittance_core::{concurrency, learn, lease};

@@ -9,8 +9,10 @@
 //! The conformance suite of `admittance-testkit`, `tests/it/race.rs`, `tests/it/bounded.rs` and
 //! `tests/allocation.rs`.
 
+mod former;
+
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Outcome, Retry, Span, Strategy};
 
@@ -43,6 +45,8 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
     clock: C,
     secret: Secret,
     table: Table<S>,
+    /// The limiter whose place this one took, while it has keys that are not here.
+    former: Option<Box<dyn former::Before<S, C>>>,
 }
 
 /// Where the keys' states live.
@@ -50,7 +54,7 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
 pub(crate) enum Table<S: Strategy> {
     /// The strategy's state is one word, and this processor can swap it together with the key.
     Slots(Word, slots::Table<Native>),
-    Locked(Locked<S>),
+    Locked(Arc<Locked<S>>),
 }
 
 /// What a limiter does with a new key when it may not keep any more.
@@ -143,9 +147,33 @@ impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
                 let layout = Layout::for_bits(word.bits());
                 Table::Slots(word, slots::Table::new(layout, self.max_keys, self.on_full))
             }
-            _ => Table::Locked(Locked::new(self.max_keys, self.on_full)),
+            _ => Table::Locked(Arc::new(Locked::new(self.max_keys, self.on_full))),
         };
-        Limiter { strategy: self.strategy, clock: self.clock, secret: Secret::of_process(), table }
+        let (strategy, clock) = (self.strategy, self.clock);
+        Limiter { strategy, clock, secret: Secret::of_process(), table, former: None }
+    }
+
+    pub(crate) const fn strategy(&self) -> &S {
+        &self.strategy
+    }
+
+    /// A table that limiters by other numbers can [share](Limiter::sharing): its states say what
+    /// they were written under.
+    pub(crate) fn shared_table(&self) -> Arc<Locked<S>> {
+        Arc::new(Locked::new(self.max_keys, self.on_full))
+    }
+}
+
+impl<S: Strategy, C> Limiter<S, C> {
+    /// A limiter over keys that others have too.
+    pub(crate) fn sharing(strategy: S, clock: C, table: Arc<Locked<S>>) -> Self {
+        Self {
+            strategy,
+            clock,
+            secret: Secret::of_process(),
+            table: Table::Locked(table),
+            former: None,
+        }
     }
 }
 
@@ -159,7 +187,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Decides a request.
     #[inline]
     pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
-        self.decide(self.secret.hash(&key), &self.clock, cost)
+        self.decide(self.hash(&key), &self.clock, cost)
     }
 
     /// Decides a request for each key, all at one instant, repeated keys in order. `decisions` is
@@ -206,7 +234,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
             batch.iter().for_each(Key::prefetch);
             let mut hashes = [Fingerprint::new(0); BATCH];
             for (slot, key) in hashes.iter_mut().zip(batch) {
-                *slot = self.secret.hash(key);
+                *slot = self.hash(key);
                 fetch(*slot);
             }
             decisions.extend(hashes[..batch.len()].iter().map(|&key| decide(key)));
@@ -215,17 +243,17 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
     pub fn peek(&self, key: impl Key) -> Decision {
-        Alone::peek(self, self.secret.hash(&key), self.clock.precise())
+        Alone::peek(self, self.hash(&key), self.clock.precise())
     }
 
     /// How many requests of `cost` would pass now, and when that changes. Charges nothing.
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
-        self.forecast_at(self.secret.hash(&key), self.clock.precise(), cost)
+        self.forecast_at(self.hash(&key), self.clock.precise(), cost)
     }
 
     /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
     pub fn reset(&self, key: impl Key) -> bool {
-        self.forget(self.secret.hash(&key))
+        self.forget(self.hash(&key))
     }
 
     /// What the limiter holds and has had to do.
@@ -244,6 +272,14 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Where time comes from.
     pub const fn clock(&self) -> &C {
         &self.clock
+    }
+
+    /// The table, if limiters by other numbers can [share](Self::sharing) it.
+    pub(crate) fn shared(&self) -> Option<Arc<Locked<S>>> {
+        match &self.table {
+            Table::Slots(..) => None,
+            Table::Locked(table) => Some(Arc::clone(table)),
+        }
     }
 
     pub(crate) fn locked(&self) -> Option<&Locked<S>> {
@@ -273,8 +309,25 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         &self.table
     }
 
-    pub(crate) fn hash(&self, key: &[u8]) -> Fingerprint {
-        self.secret.hash(&key)
+    /// The key, whose state is here from now on.
+    #[inline(always)]
+    pub(crate) fn hash<K: Key + ?Sized>(&self, key: &K) -> Fingerprint {
+        let key = self.secret.hash(key);
+        self.meet(key);
+        key
+    }
+
+    /// The hash of a name that is no key.
+    pub(crate) fn hash_of(&self, name: &str) -> Fingerprint {
+        self.secret.hash(name)
+    }
+
+    /// Has a key's state from the limiter whose place this one took.
+    #[inline(always)]
+    fn meet(&self, key: Fingerprint) {
+        if let Some(former) = &self.former {
+            former.bring(key, self);
+        }
     }
 
     #[inline(always)]
@@ -295,7 +348,7 @@ impl<S: Strategy<State: Send> + Sync, C: Clock> Limiter<S, C> {
             Table::Slots(word, table) => Limit::Slots(word, table),
             Table::Locked(_) => Limit::Locked(self),
         };
-        Ask { limit, clock: &self.clock, key: self.secret.hash(&key), cost, alone: self }
+        Ask { limit, clock: &self.clock, key: self.hash(&key), cost, alone: self }
     }
 }
 

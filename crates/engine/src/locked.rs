@@ -183,6 +183,15 @@ impl<S: Strategy> Locked<S> {
         place.map(|place| shard.remove(place)).is_some()
     }
 
+    /// The keys there are, idle ones too.
+    pub(crate) fn fingerprints(&self) -> Vec<Fingerprint> {
+        let keys = self.shards.iter().flat_map(|shard| {
+            let keys = lock(shard).entries.iter().map(|entry| entry.key).collect::<Vec<_>>();
+            keys.into_iter().map(Fingerprint::new)
+        });
+        keys.collect()
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         for shard in &self.shards {

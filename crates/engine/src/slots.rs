@@ -11,6 +11,7 @@ mod ordered;
 mod table;
 #[cfg(test)]
 mod tests;
+mod walk;
 mod word;
 
 pub(crate) use hold::{Held, NotHeld, Want};

@@ -334,7 +334,7 @@ pub enum StoreError {
     /// A policy and key that occur twice in a group cost more together than can be counted;
     /// nothing was charged.
     CostTooLarge,
-    /// A policy and key occur twice in a group with different limits; nothing was charged.
+    /// A policy occurs twice in a group with different limits; nothing was charged.
     TwoLimits,
     /// The strategy's limit cannot be leased, or this store cannot lease; nothing was charged.
     NotLeasable,
@@ -439,9 +439,9 @@ impl fmt::Display for StoreError {
             Self::CostTooLarge => f.write_str(
                 "a policy and key occur several times and cost more than can be counted",
             ),
-            Self::TwoLimits => f.write_str(
-                "a policy and key occur twice with different limits; they have one state",
-            ),
+            Self::TwoLimits => {
+                f.write_str("a policy occurs twice with different limits; its keys have one state")
+            }
             Self::NotLeasable => f.write_str(
                 "sliding windows, sliding logs and rolling quotas cannot be leased, nor can \
                  anything in a store that does not lease; use mode strict or cached-deny",
