@@ -98,7 +98,10 @@ fn kept((old, was): (&Config, &PolicyConfig), (new, is): (&Config, &PolicyConfig
             kept.push("rate: kept in process; starts anew in a store".to_owned());
         }
         (Some(was), Some(is)) if was.strategy.shape() == is.strategy.shape() && is_named_so => {
-            kept.push("rate: starts anew in process; keys in a store are kept".to_owned());
+            kept.push("rate: keys keep the units that they have spent".to_owned());
+        }
+        (Some(was), Some(is)) if is.strategy.can_convert(&was.strategy) => {
+            kept.push("rate: keys keep their units in process; starts anew in a store".to_owned());
         }
         (Some(_), Some(_)) => kept.push("rate: starts anew".to_owned()),
         (Some(_), None) => kept.push("rate: forgotten".to_owned()),
@@ -298,8 +301,13 @@ mod tests {
         for (new, said) in [
             (
                 "{ strategy: gcra, limit: 7, period: 1s, burst: 5 }",
-                "~ api\n    limit: 5 → 7\n  reload: rate: starts anew in process; keys in a store \
-                 are kept\n",
+                "~ api\n    limit: 5 → 7\n  reload: rate: keys keep the units that they have \
+                 spent\n",
+            ),
+            (
+                "{ strategy: gcra, limit: 5, period: 1h, burst: 5 }",
+                "~ api\n    period: 1s → 1h\n  reload: rate: keys keep their units in process; \
+                 starts anew in a store\n",
             ),
             (
                 "{ strategy: gcra, limit: 5, period: 1s, fail: closed }",

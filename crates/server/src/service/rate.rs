@@ -56,15 +56,38 @@ impl Here {
         Self { config: config.clone(), clock, limiter: OnceLock::new() }
     }
 
+    /// By other numbers, with what the keys of another have spent.
+    pub(super) fn instead_of(former: &Self, config: &RateConfig, clock: SharedClock) -> Self {
+        let here = Self::new(config, clock);
+        if let Some(former) = former.limiter.get() {
+            let limiter = here.make().instead_of(Arc::clone(former));
+            here.limiter.get_or_init(|| Arc::new(limiter));
+        }
+        here
+    }
+
+    /// Whether keys keep what they spend when these numbers take the place of others.
+    pub(super) fn goes_on_from(&self, former: &Self) -> bool {
+        self.config.strategy.can_convert(&former.config.strategy)
+    }
+
     pub(super) fn limiter(&self) -> &Arc<Limiter<Builtin, SharedClock>> {
-        self.limiter.get_or_init(|| {
-            let limiter = Limiter::builder(self.config.strategy)
-                .max_keys(self.config.max_keys)
-                .on_full(self.config.on_full)
-                .clock(Arc::clone(&self.clock))
-                .build();
-            Arc::new(limiter)
-        })
+        self.limiter.get_or_init(|| Arc::new(self.make()))
+    }
+
+    fn make(&self) -> Limiter<Builtin, SharedClock> {
+        Limiter::builder(self.config.strategy)
+            .max_keys(self.config.max_keys)
+            .on_full(self.config.on_full)
+            .clock(Arc::clone(&self.clock))
+            .build()
+    }
+
+    /// Moves what is left of the limiter whose place this one took. Takes a while.
+    pub(super) fn take_over(&self) {
+        if let Some(limiter) = self.limiter.get() {
+            limiter.take_over();
+        }
     }
 }
 
