@@ -149,7 +149,7 @@ impl<C: Clock> Limiter<Builtin, C> {
     }
 
     /// The keys of this limiter in a table that limiters by other numbers can share.
-    pub(crate) fn into_shared(&self, table: Arc<Locked<Builtin>>) -> Self
+    pub(crate) fn moved_to(&self, table: Arc<Locked<Builtin>>) -> Self
     where
         C: Clone,
     {

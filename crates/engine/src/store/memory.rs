@@ -313,7 +313,7 @@ impl<C: Clock + Clone> Numbers<C> {
         let table = is_shared.unwrap_or_else(|| {
             let table = builder.shared_table();
             for limiter in &mut self.limiters {
-                *limiter = Arc::new(limiter.into_shared(Arc::clone(&table)));
+                *limiter = Arc::new(limiter.moved_to(Arc::clone(&table)));
             }
             table
         });

@@ -132,8 +132,6 @@ const BY_CONTRACT: &[Mutant] = &[
     ),
     // The short way takes another rate's state for its own.
     ("states", "AND t.state[5] = spec[4] AND t.state[6] = spec[5]", "", Contract::KeepsSpent),
-    // What another rate has counted is given back.
-    ("units", "(known[5] <> spec[4]\n        OR", "(false\n        AND", Contract::KeepsSpent),
     // A reset leaves no instant, or one that nothing is older than.
     ("states", "AND r.until - 180000000 >= granted_at)", "AND false)", Contract::Resets),
     ("states", "IF get_byte(wanted, 0) & 15 <= 2 THEN", "IF false THEN", Contract::Resets),
