@@ -64,7 +64,6 @@ fn again(file: &str, config: &Config, display: &dyn Fn(&Config) -> String) {
     let again = Config::parse("shown.yaml", &shown, Fail::Open);
     let again = again.unwrap_or_else(|report| panic!("{file}: {report}\n{shown}"));
     assert_eq!(again.policies, config.policies, "{shown}");
-    assert_eq!(again.default_prefix, config.default_prefix, "{shown}");
     assert_eq!(again.load, config.load, "{shown}");
     assert_eq!(display(&again), shown);
 }

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
+from .errors import ServiceUnavailableError
+
 
 class Decided(Protocol):
     """A decision."""
@@ -78,6 +80,18 @@ class AsyncAdmits(AsyncChecks, Protocol):
 def is_awaitable(value: object) -> TypeGuard[Awaitable[Any]]:
     """Whether it must be awaited: an async twin answered."""
     return hasattr(type(value), "__await__")
+
+
+def counted(backend: object, answer: Any) -> Any:
+    """The answer, unless it is an admission that no limit stands behind: then the backend is one
+    that cannot answer. What a service admits by its own policies' `fail: open` is its operator's
+    choice and stands."""
+    if getattr(backend, "has_own_policies", False) and not getattr(answer, "counted", True):
+        raise ServiceUnavailableError(UNCOUNTED)
+    return answer
+
+
+UNCOUNTED = "the store does not answer, and the policy's fail mode admits without counting"
 
 
 def is_async(backend: object) -> bool:

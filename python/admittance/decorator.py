@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
-from ._shapes import AsyncChecks, Checks, is_async, is_awaitable
+from ._shapes import AsyncChecks, Checks, counted, is_async, is_awaitable
 from .errors import InvalidRequestError, LimitExceededError, ServiceUnavailableError
 
 Given = ParamSpec("Given")
@@ -32,8 +32,9 @@ def limited(
     A call that is denied does not begin: it raises `LimitExceededError`, whose `decision` says how
     long to wait. `key` and `cost` are values, or functions of the call's arguments. With
     `mode="admit"` the call holds an admission while it runs, which is given back as dropped if it
-    raises. While the backend cannot answer, a call raises `ServiceUnavailableError`, or runs
-    uncounted with `fail="open"`.
+    raises. While the backend cannot answer, or a `RedisBackend` has lost its Redis and its policy's
+    fail mode admits without counting, a call raises `ServiceUnavailableError`, or runs uncounted
+    with `fail="open"`.
 
     An `async def` needs an async twin or an `Embedded`; a `def` anything but an async twin. A
     generator would run after its call was over: ask inside it instead.
@@ -65,7 +66,7 @@ class _Asking:
         fail: str,
         heartbeat: bool,
     ) -> None:
-        self._backend: Any = backend
+        self.backend: Any = backend
         self._policy = policy
         self._key = key
         self._cost = cost
@@ -77,8 +78,8 @@ class _Asking:
         key = self._key(*args, **kwargs) if callable(self._key) else self._key
         cost = self._cost(*args, **kwargs) if callable(self._cost) else self._cost
         if self.is_admit:
-            return self._backend.admit(self._policy, key, cost, heartbeat=self._heartbeat)
-        return self._backend.check(self._policy, key, cost)
+            return self.backend.admit(self._policy, key, cost, heartbeat=self._heartbeat)
+        return self.backend.check(self._policy, key, cost)
 
     def refuse_denied(self, answer: Any) -> None:
         if answer.allowed:
@@ -96,7 +97,7 @@ def _called(asking: _Asking, function: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            answer = asking.ask(args, kwargs)
+            answer = counted(asking.backend, asking.ask(args, kwargs))
         except ServiceUnavailableError:
             if not asking.is_open:
                 raise
@@ -117,6 +118,7 @@ def _awaited(asking: _Asking, function: Callable[..., Any]) -> Callable[..., Any
             answer = asking.ask(args, kwargs)
             if is_awaitable(answer):
                 answer = await answer
+            counted(asking.backend, answer)
         except ServiceUnavailableError:
             if not asking.is_open:
                 raise

@@ -155,7 +155,7 @@ impl Dialer {
         twice: Twice,
         options: Options,
         mut ask: impl FnMut(Channel, Duration) -> F,
-    ) -> Result<T, Failure>
+    ) -> Result<Response<T>, Failure>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -169,7 +169,7 @@ impl Dialer {
             let status = match timeout_at(until, asked).await {
                 Ok(Ok(response)) => {
                     line.late.store(0, Ordering::Relaxed);
-                    return Ok(response.into_inner());
+                    return Ok(response);
                 }
                 // The transport has the same deadline, and may notice first.
                 Ok(Err(status)) if !is_late(&status) => status,

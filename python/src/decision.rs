@@ -1,53 +1,90 @@
 //! Decisions as Python sees them: one, or columns of many.
 
-use admittance::{Decision as Core, EXACT_MAX, Forecast as CoreForecast};
+use admittance::{Decided, Decision as Core, EXACT_MAX, Forecast as CoreForecast, Source};
 use admittance_proto::v1;
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
 /// The answer to one request.
-#[pyclass(frozen, eq, hash, get_all, module = "admittance")]
+#[pyclass(frozen, eq, hash, module = "admittance")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Decision {
     /// The most that can pass at one instant.
+    #[pyo3(get)]
     limit: i64,
     /// Whole units that would still pass.
+    #[pyo3(get)]
     remaining: i64,
     /// When everything is replenished, in epoch milliseconds.
+    #[pyo3(get)]
     reset_at: i64,
     /// How long to wait: 0 when allowed, `NEVER_MS` when waiting does not help.
+    #[pyo3(get)]
     retry_after_ms: i64,
     /// Whether the work may start.
+    #[pyo3(get)]
     allowed: bool,
+    source: Source,
 }
 
 #[pymethods]
 impl Decision {
     #[new]
-    #[pyo3(signature = (allowed, limit, remaining, reset_at, retry_after_ms = 0))]
-    const fn new(
+    #[pyo3(signature = (allowed, limit, remaining, reset_at, retry_after_ms = 0, source = "store"))]
+    fn new(
         allowed: bool,
         limit: i64,
         remaining: i64,
         reset_at: i64,
         retry_after_ms: i64,
-    ) -> Self {
-        Self { limit, remaining, reset_at, retry_after_ms, allowed }
+        source: &str,
+    ) -> PyResult<Self> {
+        let known = [Source::Store, Source::Node, Source::FailMode];
+        let source = known.into_iter().find(|known| name(*known) == source);
+        let wrong = || PyValueError::new_err("source is \"store\", \"node\" or \"fail-mode\"");
+        let source = source.ok_or_else(wrong)?;
+        Ok(Self { limit, remaining, reset_at, retry_after_ms, allowed, source })
+    }
+
+    /// Who decided: "store"; "node" with what it had borrowed; "fail-mode" if nobody could.
+    #[getter]
+    const fn source(&self) -> &'static str {
+        name(self.source)
+    }
+
+    /// Whether a limit stands behind it. Not so if `fail: open` admits while the store is away.
+    #[getter]
+    const fn counted(&self) -> bool {
+        !(matches!(self.source, Source::FailMode) && self.allowed && self.reset_at == 0)
     }
 
     fn __repr__(&self) -> String {
-        let Self { limit, remaining, reset_at, retry_after_ms, allowed } = self;
+        let Self { limit, remaining, reset_at, retry_after_ms, allowed, source } = self;
         let allowed = if *allowed { "True" } else { "False" };
+        let source = match source {
+            Source::Store => String::new(),
+            source => format!(", source={:?}", name(*source)),
+        };
         format!(
             "Decision(allowed={allowed}, limit={limit}, remaining={remaining}, \
-             reset_at={reset_at}, retry_after_ms={retry_after_ms})"
+             reset_at={reset_at}, retry_after_ms={retry_after_ms}{source})"
         )
     }
 
     /// For copies and for other processes.
-    fn __getnewargs__(&self) -> (bool, i64, i64, i64, i64) {
-        (self.allowed, self.limit, self.remaining, self.reset_at, self.retry_after_ms)
+    fn __getnewargs__(&self) -> (bool, i64, i64, i64, i64, &'static str) {
+        let Self { limit, remaining, reset_at, retry_after_ms, allowed, source } = *self;
+        (allowed, limit, remaining, reset_at, retry_after_ms, name(source))
+    }
+}
+
+/// As `admittance-source` has it, and the store's by its name.
+const fn name(source: Source) -> &'static str {
+    match source {
+        Source::Store => "store",
+        Source::Node => "node",
+        Source::FailMode => "fail-mode",
     }
 }
 
@@ -55,7 +92,19 @@ impl Decision {
     /// By a fail mode that has no limit to tell; a denial is worth asking again after `wait_ms`.
     pub(crate) const fn of_unknown_limit(allowed: bool, wait_ms: i64) -> Self {
         let retry_after_ms = if allowed { 0 } else { wait_ms };
-        Self { limit: 0, remaining: 0, reset_at: 0, retry_after_ms, allowed }
+        let source = Source::FailMode;
+        Self { limit: 0, remaining: 0, reset_at: 0, retry_after_ms, allowed, source }
+    }
+
+    /// The same by another.
+    pub(crate) const fn by(self, source: Source) -> Self {
+        Self { source, ..self }
+    }
+}
+
+impl From<Decided> for Decision {
+    fn from(decided: Decided) -> Self {
+        Self::from(decided.decision).by(decided.source)
     }
 }
 
@@ -69,6 +118,7 @@ impl From<Core> for Decision {
             reset_at: wire(core.reset_at.epoch_ms_ceil()),
             retry_after_ms: wire(core.retry_after_ms()),
             allowed: core.is_admit(),
+            source: Source::Store,
         }
     }
 }
@@ -76,7 +126,7 @@ impl From<Core> for Decision {
 impl From<v1::Decision> for Decision {
     fn from(wire: v1::Decision) -> Self {
         let v1::Decision { allowed, limit, remaining, reset_at, retry_after_ms } = wire;
-        Self { limit, remaining, reset_at, retry_after_ms, allowed }
+        Self { limit, remaining, reset_at, retry_after_ms, allowed, source: Source::Store }
     }
 }
 
@@ -133,6 +183,8 @@ pub(crate) struct Decisions {
     allowed: Box<[u8]>,
     /// Limits, what remains, resets, waits, in this machine's order of bytes.
     numbers: [Box<[[u8; 8]]>; 4],
+    /// Of all of them.
+    source: Source,
 }
 
 impl Decisions {
@@ -146,6 +198,7 @@ impl Decisions {
                 column(decided, |one| one.reset_at),
                 column(decided, |one| one.retry_after_ms),
             ],
+            source: decided.first().map_or(Source::Store, |&one| one.into().source),
         }
     }
 
@@ -168,6 +221,12 @@ fn column<D: Into<Decision> + Copy>(
 
 #[pymethods]
 impl Decisions {
+    /// Who decided all of them, as a `Decision` has it.
+    #[getter]
+    const fn source(&self) -> &'static str {
+        name(self.source)
+    }
+
     /// Whether each may start.
     #[getter]
     fn allowed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -215,6 +274,7 @@ impl Decisions {
             reset_at: self.number(2, place),
             retry_after_ms: self.number(3, place),
             allowed: self.allowed[place] != 0,
+            source: self.source,
         })
     }
 

@@ -40,6 +40,11 @@ macro_rules! operations {
                 Self { core: self.core.with_options(options(timeout_ms, retries)) }
             }
 
+            /// Why the store failed last. What a service far away uses is not known here.
+            fn store_failure(&self) -> Option<String> {
+                self.core.store_failure()
+            }
+
             fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 $ask(py, closed(Arc::clone(&self.core)))
             }
@@ -51,8 +56,7 @@ macro_rules! operations {
                 key: String,
                 cost: Units,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let asked = Arc::clone(&self.core).check(policy, key, cost.0);
-                $ask(py, async { asked.await.map(Decision::from) })
+                $ask(py, Arc::clone(&self.core).check(policy, key, cost.0))
             }
 
             fn check_many<'py>(
@@ -62,12 +66,7 @@ macro_rules! operations {
                 keys: &Bound<'py, PyAny>,
                 cost: Units,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let asked = Arc::clone(&self.core).check_many(policy, owned(keys)?, cost.0);
-                let each = async {
-                    let decided = asked.await?;
-                    Ok::<_, Failure>(decided.into_iter().map(Decision::from).collect::<Vec<_>>())
-                };
-                $ask(py, each)
+                $ask(py, Arc::clone(&self.core).check_many(policy, owned(keys)?, cost.0))
             }
 
             fn check_many_columns<'py>(
@@ -109,8 +108,7 @@ macro_rules! operations {
                 key: String,
                 tokens: Units,
             ) -> PyResult<Bound<'py, PyAny>> {
-                let asked = Arc::clone(&self.core).debit(policy, key, tokens.0);
-                $ask(py, async { asked.await.map(Decision::from) })
+                $ask(py, Arc::clone(&self.core).debit(policy, key, tokens.0))
             }
 
             #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
@@ -229,8 +227,8 @@ async fn admitted(
 ) -> Result<Lease, Failure> {
     let is_here = matches!(core.place, Place::Here(_));
     let asking = async move {
-        let admitted = Arc::clone(&core).admit(work).await?;
-        Ok(Lease::of(core, admitted, heartbeat))
+        let (admitted, source) = Arc::clone(&core).admit(work).await?;
+        Ok(Lease::of(core, admitted, source, heartbeat))
     };
     if is_here {
         return asking.await;

@@ -187,10 +187,7 @@ impl Embedded {
     ) -> PyResult<Bound<'py, PyAny>> {
         match self.checked(policy, key, cost) {
             Some(decision) => Ok(Bound::new(py, decision)?.into_any()),
-            None => {
-                let asked = Arc::clone(&self.core).check(policy.into(), key.into(), cost.0);
-                wait(py, async { asked.await.map(Decision::from) })
-            }
+            None => wait(py, Arc::clone(&self.core).check(policy.into(), key.into(), cost.0)),
         }
     }
 
@@ -216,12 +213,7 @@ impl Embedded {
             let decided: Vec<Decision> = decided.into_iter().map(Decision::from).collect();
             return decided.into_pyobject(py);
         }
-        let asked = Arc::clone(&self.core).check_many(policy.into(), batch.owned()?, cost.0);
-        wait(py, async {
-            let decided = asked.await?;
-            let decided: Vec<Decision> = decided.into_iter().map(Decision::from).collect();
-            Ok::<_, crate::failure::Failure>(decided)
-        })
+        wait(py, Arc::clone(&self.core).check_many(policy.into(), batch.owned()?, cost.0))
     }
 
     #[pyo3(

@@ -99,12 +99,12 @@ impl Holder {
         cost: Cost,
     ) -> Result<Decision, (StoreError, Option<Decision>)> {
         let decided = self.tier.check(key.as_bytes(), cost).await;
-        let Decided { decision, source } = decided.map_err(|error| (error, None))?;
-        if source == Source::FailMode {
+        let decided: Decided = decided.map_err(|error| (error, None))?;
+        if decided.source == Source::FailMode {
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            return Err((last.unwrap_or(StoreError::Unavailable), Some(decision.into())));
+            return Err((last.unwrap_or(StoreError::Unavailable), Some(decided.into())));
         }
-        Ok(decision.into())
+        Ok(decided.into())
     }
 }
 
@@ -151,7 +151,7 @@ impl Inner {
     fn spent(&self, key: &str, units: i64) -> Option<Decision> {
         let cost = asked(key, units).ok()?;
         let decided = self.known()?.tier.spend(self.key(key).as_bytes(), cost);
-        decided.map(|decided| decided.decision.into())
+        decided.map(Decision::from)
     }
 
     /// The budget that nobody's key is for is the policy's own, as the door has it.
@@ -183,7 +183,7 @@ impl Inner {
             request.metadata_mut().insert("admittance-look", MetadataValue::from_static("store"));
             async move { RateLimiterClient::new(channel).peek(request).await }
         };
-        Ok(self.dialer.call(Twice::Same, self.options, ask).await?.decision)
+        Ok(self.dialer.call(Twice::Same, self.options, ask).await?.into_inner().decision)
     }
 
     /// More than any limit: it is denied, charges nothing, and its answer has the limit. Operators
@@ -197,7 +197,7 @@ impl Inner {
             request.set_timeout(left);
             async move { RateLimiterClient::new(channel).check(request).await }
         };
-        Ok(self.dialer.call(Twice::Same, self.options, ask).await?.decision)
+        Ok(self.dialer.call(Twice::Same, self.options, ask).await?.into_inner().decision)
     }
 
     fn hold(&self, channel: Channel, limit: u64) -> Result<Holder, Status> {

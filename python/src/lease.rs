@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use admittance::Source;
 use admittance_proto::admissions::{AdmissionResponse, AxisDecision};
 use pyo3::prelude::*;
 
@@ -93,7 +94,12 @@ impl Drop for Held {
 }
 
 impl Lease {
-    pub(crate) fn of(core: Arc<Core>, admitted: AdmissionResponse, heartbeat: bool) -> Self {
+    pub(crate) fn of(
+        core: Arc<Core>,
+        admitted: AdmissionResponse,
+        source: Source,
+        heartbeat: bool,
+    ) -> Self {
         let AdmissionResponse {
             decision,
             axes,
@@ -120,7 +126,7 @@ impl Lease {
             beats.keep(&core, held, lease_ttl_ms);
         }
         Self {
-            decision: decision.unwrap_or_default().into(),
+            decision: Decision::from(decision.unwrap_or_default()).by(source),
             axes: axes.into_iter().map(named).collect(),
             binding_axis,
             policy_denied,

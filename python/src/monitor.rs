@@ -63,7 +63,7 @@ impl Inner {
             // A snapshot may have three of the four mebibytes that messages have.
             async move { MonitorClient::new(channel).get_snapshot(request).await }
         };
-        let answer = self.dialer.call(Twice::Same, self.options, ask).await?;
+        let answer = self.dialer.call(Twice::Same, self.options, ask).await?.into_inner();
         let none = || Status::internal("the service answered without a snapshot");
         Ok(Shown(answer.snapshot.ok_or_else(none)?))
     }
@@ -74,7 +74,7 @@ impl Inner {
             let request = self.request(v1::WatchRequest { policy: policy.clone() });
             async move { MonitorClient::new(channel).watch(request).await }
         };
-        let stream = self.dialer.call(Twice::Same, self.options, ask).await?;
+        let stream = self.dialer.call(Twice::Same, self.options, ask).await?.into_inner();
         let (dialer, stream) = (Arc::clone(&self.dialer), Arc::new(Mutex::new(stream)));
         Ok(Watch { dialer, stream })
     }

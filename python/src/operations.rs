@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use admittance::store::Traffic;
+use admittance::{Guarded, Source};
 use admittance_proto::admissions::admissions_client::AdmissionsClient;
 use admittance_proto::admissions::admissions_server::Admissions;
 use admittance_proto::admissions::{AdmissionRequest, AdmissionResponse, ExplanationResponse};
@@ -12,10 +14,13 @@ use admittance_proto::budgets::{self as cost, Charge};
 use admittance_proto::v1;
 use admittance_proto::v1::rate_limiter_client::RateLimiterClient;
 use admittance_proto::v1::rate_limiter_server::RateLimiter;
-use tonic::{Request, Status};
+use admittance_server::AnyStore;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Response, Status};
 
 use crate::beats::Beats;
 use crate::channel::{Dialer, Options, Twice};
+use crate::decision::Decision;
 use crate::failure::Failure;
 use crate::here::Here;
 use crate::process::PerProcess;
@@ -48,6 +53,17 @@ impl Core {
 }
 
 impl Core {
+    /// Why the store of a service in this process failed last.
+    pub(crate) fn store_failure(&self) -> Option<String> {
+        let Place::Here(here) = &self.place else { return None };
+        let service = here.doors().ok()?.service;
+        let of = |guard: &Guarded<AnyStore>, traffic| guard.last_failure_of(traffic);
+        let kinds = [Traffic::Single, Traffic::Batch];
+        let failure =
+            service.guards().find_map(|guard| kinds.into_iter().find_map(|kind| of(&guard, kind)));
+        failure.map(|failure| failure.to_string())
+    }
+
     /// Ends the heartbeats, and the connection once nobody waits on it.
     pub(crate) async fn close(&self) {
         if let Some(beats) = self.beats.known() {
@@ -60,14 +76,21 @@ impl Core {
     }
 }
 
-/// Asks one door or the other.
+/// Asks one door or the other, and forgets who decided.
 macro_rules! ask {
+    ($($given:tt)*) => {
+        sourced!($($given)*).map(Response::into_inner)
+    };
+}
+
+/// Asks one door or the other.
+macro_rules! sourced {
     ($core:expr, $twice:expr, $door:ident, $client:ident, $method:ident, $request:expr) => {{
         let (core, request) = ($core, $request);
         match &core.place {
             Place::Here(here) => {
                 let doors = here.doors()?;
-                Ok(doors.$door.$method(Request::new(request)).await?.into_inner())
+                Ok(doors.$door.$method(Request::new(request)).await?)
             }
             Place::There(dialer) => {
                 let ask = |channel, left: Duration| {
@@ -83,17 +106,31 @@ macro_rules! ask {
 
 type Answer<T> = Result<T, Failure>;
 
+/// What a door answers, with who decided beside it.
+type Sourced<T> = Result<Response<T>, Failure>;
+
+/// Who decided, as the reply's metadata says.
+fn source<T>(response: &Response<T>) -> Source {
+    match response.metadata().get("admittance-source").map(MetadataValue::as_bytes) {
+        Some(b"fail-mode") => Source::FailMode,
+        Some(b"node") => Source::Node,
+        _ => Source::Store,
+    }
+}
+
 impl Core {
     pub(crate) async fn check(
         self: Arc<Self>,
         policy: String,
         key: String,
         cost: i64,
-    ) -> Answer<v1::Decision> {
+    ) -> Answer<Decision> {
         let request = v1::CheckRequest { policy, key, cost };
-        let answer: Answer<v1::CheckResponse> =
-            ask!(self, Twice::Charges, limiter, RateLimiterClient, check, request);
-        whole(answer?.decision)
+        let answer: Sourced<v1::CheckResponse> =
+            sourced!(self, Twice::Charges, limiter, RateLimiterClient, check, request);
+        let answer = answer?;
+        let source = source(&answer);
+        Ok(Decision::from(whole(answer.into_inner().decision)?).by(source))
     }
 
     pub(crate) async fn check_many(
@@ -101,16 +138,18 @@ impl Core {
         policy: String,
         keys: Vec<String>,
         cost: i64,
-    ) -> Answer<Vec<v1::Decision>> {
+    ) -> Answer<Vec<Decision>> {
         let asked = keys.len();
         let request = v1::CheckManyRequest { policy, keys, cost };
-        let answer: Answer<v1::CheckManyResponse> =
-            ask!(self, Twice::Charges, limiter, RateLimiterClient, check_many, request);
-        let decisions = answer?.decisions;
+        let answer: Sourced<v1::CheckManyResponse> =
+            sourced!(self, Twice::Charges, limiter, RateLimiterClient, check_many, request);
+        let answer = answer?;
+        let source = source(&answer);
+        let decisions = answer.into_inner().decisions;
         if decisions.len() != asked {
             return Err(Status::internal("the service answered for other keys").into());
         }
-        Ok(decisions)
+        Ok(decisions.into_iter().map(|one| Decision::from(one).by(source)).collect())
     }
 
     pub(crate) async fn peek(self: Arc<Self>, policy: String, key: String) -> Answer<v1::Decision> {
@@ -137,18 +176,24 @@ impl Core {
         policy: String,
         key: String,
         tokens: i64,
-    ) -> Answer<v1::Decision> {
+    ) -> Answer<Decision> {
         let request = v1::DebitRequest { policy, key, tokens };
-        let answer: Answer<v1::DebitResponse> =
-            ask!(self, Twice::Charges, limiter, RateLimiterClient, debit, request);
-        whole(answer?.decision)
+        let answer: Sourced<v1::DebitResponse> =
+            sourced!(self, Twice::Charges, limiter, RateLimiterClient, debit, request);
+        let answer = answer?;
+        let source = source(&answer);
+        Ok(Decision::from(whole(answer.into_inner().decision)?).by(source))
     }
 
     pub(crate) async fn admit(
         self: Arc<Self>,
         work: AdmissionRequest,
-    ) -> Answer<AdmissionResponse> {
-        ask!(self, Twice::Charges, admissions, AdmissionsClient, admit, work)
+    ) -> Answer<(AdmissionResponse, Source)> {
+        let answer: Sourced<AdmissionResponse> =
+            sourced!(self, Twice::Charges, admissions, AdmissionsClient, admit, work);
+        let answer = answer?;
+        let source = source(&answer);
+        Ok((answer.into_inner(), source))
     }
 
     pub(crate) async fn explain(

@@ -228,9 +228,10 @@ pub(crate) struct StoreArgs {
     /// Install nothing in Postgres; somebody runs `admittance migrate` before
     #[arg(long)]
     pub(crate) no_migrate: bool,
-    /// How long a decision waits for the store, for policies that do not say
-    #[arg(long, value_name = "LENGTH", default_value = "20ms")]
-    pub(crate) store_deadline: String,
+    /// How long a decision waits for the store, for policies that do not say: 50ms unless given,
+    /// and 250ms for Postgres
+    #[arg(long, value_name = "LENGTH")]
+    pub(crate) store_deadline: Option<String>,
     /// Code keys with the secret in this file (or in ADMITTANCE_KEY_SECRET) before they leave
     #[arg(long, value_name = "FILE")]
     pub(crate) key_secret_file: Option<PathBuf>,

@@ -14,7 +14,9 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use admittance::{Atomicity, Axis, Builtin, Cost, Decision, Micros, OnFull, Span, Strategy};
+use admittance::{
+    Atomicity, Axis, Builtin, Cost, Decision, Limiter, Micros, OnFull, Span, Strategy,
+};
 use admittance_core::budget::{self, Account, Budget, LeaseKey, Line};
 use admittance_server::{CostConfig, PolicyConfig, ShadowConfig};
 
@@ -155,7 +157,8 @@ impl Machine {
             unasked.push("leases and remembered denials are left out: every check is exact");
         }
         let rate = policy.rate.as_ref().filter(|rate| rate.escrow.is_none());
-        let keys = rate.is_some_and(|rate| rate.max_keys != PolicyConfig::MAX_KEYS_DEFAULT);
+        let keys =
+            rate.is_some_and(|rate| rate.max_keys != Limiter::max_keys_default(&rate.strategy));
         let cost = policy.cost.as_ref();
         if keys || cost.is_some_and(|cost| cost.max_keys != CostConfig::MAX_KEYS_DEFAULT) {
             unasked.push("maxKeys is left out: there is room for every key");

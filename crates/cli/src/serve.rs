@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use admittance::concurrency::Node;
+use admittance::store::Traffic;
 use admittance::{BreakerState, GuardSettings, Guarded, PreciseClock, Span};
 use admittance_server::{
     AnyStore, Config, DRAIN_MAX, Defaults, Doors, Drained, Instance, MetricSource, MetricsDoor,
@@ -24,9 +25,12 @@ use crate::{Failure, certificates, secure, shown};
 
 /// Serves until SIGTERM or SIGINT, then drains.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
-    let deadline = &args.store.store_deadline;
-    let store_deadline = StoreConfig::parse_deadline(deadline)
-        .map_err(|why| Failure(format!("--store-deadline: {why}")))?;
+    let chosen = Chosen::of(&args.store)?;
+    let store_deadline = match &args.store.store_deadline {
+        None => chosen.deadline(),
+        Some(given) => StoreConfig::parse_deadline(given)
+            .map_err(|why| Failure(format!("--store-deadline: {why}")))?,
+    };
     let defaults = Defaults { fail: args.fail.into(), store_deadline };
     let observing = Observing::start(&args.observe)?;
     let rereading = rereading(args, defaults);
@@ -39,7 +43,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let address = address(args)?;
-    let chosen = Chosen::of(&args.store)?;
     let work = artificial_work(args)?;
     let certificates = certificates::seen(&args.tls);
     let (fleet, tls) = (secure::fleet_secret(args)?, secure::tls(&args.tls)?);
@@ -159,7 +162,9 @@ impl Outages {
         for guard in self.service.guards() {
             let known = Arc::downgrade(&guard);
             if !told.iter().any(|one| Weak::ptr_eq(one, &known)) {
-                tokio::spawn(tell_of_outages(self.store.clone(), guard.states(), known.clone()));
+                let (store, batches) = (self.store.clone(), guard.states_of(Traffic::Batch));
+                tokio::spawn(tell_of_batches(store.clone(), batches, known.clone()));
+                tokio::spawn(tell_of_outages(store, guard.states(), known.clone()));
                 told.push(known);
             }
         }
@@ -191,6 +196,36 @@ async fn tell_of_outages(
                     "store {store} is asked again; {} asks did not reach it so far",
                     counters.turned_away
                 );
+                is_out = false;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The same of batches alone, while single asks are answered.
+async fn tell_of_batches(
+    store: String,
+    mut states: watch::Receiver<BreakerState>,
+    guard: Weak<Guarded<AnyStore>>,
+) {
+    let mut is_out = false;
+    while states.changed().await.is_ok() {
+        let Some(guard) = guard.upgrade() else { return };
+        let state = *states.borrow_and_update();
+        match (state, is_out) {
+            (BreakerState::Open, false) => {
+                let why = guard.last_failure_of(Traffic::Batch);
+                let why = why.map_or(String::new(), |why| format!(": {why}"));
+                tracing::warn!(
+                    "store {store} is no longer asked for batches{}; policies answer them by \
+                     their fail mode",
+                    shown::printable(&why)
+                );
+                is_out = true;
+            }
+            (BreakerState::Closed, true) => {
+                tracing::warn!("store {store} is asked for batches again");
                 is_out = false;
             }
             _ => {}

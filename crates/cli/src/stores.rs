@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admittance::{Coordinator, Fuses, Relay};
+use admittance::{Coordinator, Fuses, GuardSettings, Relay, Span};
 use admittance_postgres::{PostgresStore, TableName};
 use admittance_redis::{PolicyOptions, RedisStore};
 use admittance_server::{AnyStore, Coded, Config, KeySecret, PolicyConfig};
@@ -56,6 +56,14 @@ impl Chosen {
         matches!(self, Self::Memory)
     }
 
+    /// How long a decision waits for it if nobody says otherwise; docs/STORES.md says why.
+    pub(crate) const fn deadline(&self) -> Span {
+        match self {
+            Self::Memory | Self::Redis(_) => GuardSettings::DEADLINE_DEFAULT,
+            Self::Postgres(_) => PostgresStore::DEADLINE,
+        }
+    }
+
     /// Opens the store; `None` for the one in this process.
     pub(crate) async fn open(
         &self,
@@ -67,8 +75,13 @@ impl Chosen {
             Self::Redis(url) => Opened::Redis(redis(url, args, config)?),
             Self::Postgres(url) => {
                 agreed(config)?;
-                let store = postgres(url, args, config).connect().await;
-                Opened::Postgres(store.map_err(Failure::new)?)
+                let store = postgres(url, args, config).connect().await.map_err(Failure::new)?;
+                // That none is there is told by whoever asks first.
+                if store.connected() > 0 && !store.is_connected() {
+                    let up = store.connected();
+                    tracing::warn!("store {self}: only {up} connections are ready so far");
+                }
+                Opened::Postgres(store)
             }
         };
         let secret = secret(args.key_secret_file.as_deref())?;

@@ -45,6 +45,16 @@ impl Builtin {
         }
     }
 
+    /// The most bytes that one key's state keeps elsewhere than in itself.
+    #[must_use]
+    pub const fn heap_bytes_max(&self) -> u64 {
+        match self {
+            Self::Tat(_) | Self::Window(_) => 0,
+            Self::SlidingWindow(inner) => inner.heap_bytes_max(),
+            Self::SlidingLog(inner) => inner.heap_bytes_max(),
+        }
+    }
+
     /// What must be the same for two strategies to share a key's state.
     #[must_use]
     pub const fn shape(&self) -> Shape {
@@ -58,17 +68,34 @@ impl Builtin {
         }
     }
 
-    /// A state that `written_by` left, as this strategy reads it; `None` if their shapes differ, in
-    /// which case a store keeps them apart.
+    /// Whether what was spent under another strategy means something under this one: both are gcra
+    /// or token bucket, or of one shape.
     #[must_use]
-    pub fn adopt(&self, state: BuiltinState, written_by: &Self) -> Option<BuiltinState> {
-        match (self, written_by, state) {
-            _ if self.shape() != written_by.shape() => None,
-            (Self::Tat(own), Self::Tat(other), BuiltinState::Tat(state)) => {
-                Some(BuiltinState::Tat(own.adopt(state, other.denominator())))
-            }
-            (_, _, state) => Some(state),
+    pub fn can_convert(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tat(_), Self::Tat(_)) => true,
+            _ => self.shape() == other.shape(),
         }
+    }
+
+    /// A state that another strategy left, in this strategy's numbers: what was spent of the one is
+    /// spent of the other from `since` on. `None` if it [means nothing](Self::can_convert) here.
+    #[must_use]
+    pub fn converted(
+        &self,
+        state: BuiltinState,
+        written_by: &Self,
+        since: Micros,
+    ) -> Option<BuiltinState> {
+        if !self.can_convert(written_by) {
+            return None;
+        }
+        Some(match (self, state) {
+            (Self::Tat(own), BuiltinState::Tat(state)) => {
+                BuiltinState::Tat(own.converted(&state, since))
+            }
+            (_, state) => state,
+        })
     }
 
     /// The part of this limit that a node goes on with when it is alone: the limit times `share`,
@@ -149,6 +176,10 @@ impl Strategy for Builtin {
     fn idle_at(&self, state: &BuiltinState) -> Micros {
         let state = Some(state);
         with_state!(self, state, |inner, own| own.map_or(Micros::ZERO, |s| inner.idle_at(s)), first)
+    }
+
+    fn follows_calendar(&self) -> bool {
+        matches!(self, Self::Window(_))
     }
 
     fn used(&self, state: &BuiltinState, now: Micros) -> Share {

@@ -115,6 +115,13 @@ impl GiveBack {
     pub fn bounded(self) -> Self {
         Self { units: self.units.min(EXACT_MAX), ..self }
     }
+
+    /// Whether the grant was made before the key was reset, or as it was: then there is nothing to
+    /// restore, since the reset has forgotten it.
+    #[must_use]
+    pub fn is_from_before(&self, reset_at: Option<Micros>) -> bool {
+        reset_at.is_some_and(|reset_at| self.granted_at <= reset_at)
+    }
 }
 
 /// How long credits live that were granted with `left` to go in the window that pays for them,

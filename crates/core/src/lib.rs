@@ -82,7 +82,7 @@ pub use shaper::{Shaped, Shaper};
 pub use sliding::{SlidingState, SlidingWindow};
 pub use spent::SpentAt;
 pub use strategy::{Forecast, Share, Step, Strategy};
-pub use tat::{Gcra, Tat, TatState, TokenBucket};
+pub use tat::{Gcra, Tat, TatState, Ticks, TokenBucket};
 pub use tat_word::TatWord;
 pub use time::{Micros, Span};
 pub use window::{Window, WindowState};

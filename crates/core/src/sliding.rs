@@ -95,6 +95,11 @@ impl SlidingWindow {
         self.buckets
     }
 
+    /// The bytes that a key's ring takes.
+    pub(crate) const fn heap_bytes_max(&self) -> u64 {
+        (self.buckets + 1) * size_of::<u64>() as u64
+    }
+
     /// The same window with a part of the limit; `None` if not one unit is left.
     pub(crate) fn scaled(&self, share: Decimal) -> Option<Self> {
         Some(Self { limit: share.of(self.limit)?, ..*self })

@@ -36,6 +36,12 @@ pub trait Strategy {
     /// The instant from which the state decides as `None` does, so that a store may forget it.
     fn idle_at(&self, state: &Self::State) -> Micros;
 
+    /// Whether its windows begin and end when a wall clock says. The instants it is given are then
+    /// the wall clock's, and else of a clock that nobody sets.
+    fn follows_calendar(&self) -> bool {
+        false
+    }
+
     /// How much of the limit is in use at `now`. A full store forgets the key with the least.
     fn used(&self, state: &Self::State, now: Micros) -> Share;
 }

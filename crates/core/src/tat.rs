@@ -12,9 +12,12 @@
 //!   to be exact in Lua's doubles too. 3 per year, 10 million per month and 1 million per second
 //!   all satisfy that; what does not is refused with the largest burst that would.
 //! - A clock that steps back only waits longer: the TAT does not move back with it.
+//! - A state that was written under another T [keeps the units that were taken](changed).
 //!
 //! # Proven by
 //! `tests/it/oracle.rs::gcra_…` and `token_bucket_…`, `tests/it/laws.rs::no_interval_admits_more…`.
+
+mod changed;
 
 use crate::invalid::{counted, within};
 use crate::{
@@ -54,15 +57,30 @@ pub struct Tat {
     /// The most whole units at one instant.
     pub(crate) limit: u64,
     pub(crate) shape: Shape,
+    /// T as states carry it.
+    ticks_per_unit: Ticks,
 }
 
-/// A theoretical arrival time: whole ticks and a fraction over the strategy's denominator.
+/// A theoretical arrival time, and the T it was written under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TatState {
     /// Whole ticks since the epoch.
     pub whole: u64,
+    /// Further 1/D ticks, fewer than the D of `unit`.
+    pub fraction: u64,
+    /// T, how far one unit moved the TAT.
+    pub unit: Ticks,
+}
+
+/// A length of time that need not be a whole number of ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticks {
+    /// Whole ticks.
+    pub whole: u64,
     /// Further 1/D ticks, fewer than D.
     pub fraction: u64,
+    /// D.
+    pub denominator: u64,
 }
 
 impl Tat {
@@ -118,7 +136,7 @@ impl Tat {
         if tolerance > u128::from(TICKS_MAX) * both {
             return Err(Invalid::TooLarge { parameter, given: limit + 1, max: limit });
         }
-        Ok(Self { denominator, unit, tolerance, limit, shape })
+        Ok(Self::of(denominator, unit, tolerance, limit, shape))
     }
 
     /// The most whole units at one instant.
@@ -127,37 +145,16 @@ impl Tat {
         self.limit
     }
 
-    /// D, over which a [`TatState`]'s fraction counts.
+    /// T, how far one unit moves the TAT.
     #[must_use]
-    pub const fn denominator(&self) -> u64 {
-        self.denominator
+    pub const fn unit(&self) -> Ticks {
+        self.ticks_per_unit
     }
 
-    /// T, how far one unit moves the TAT, in the form of a state: whole ticks and 1/D ticks.
+    /// How far the TAT may lead `now`.
     #[must_use]
-    pub fn unit(&self) -> TatState {
-        self.split(self.unit)
-    }
-
-    /// How far the TAT may lead `now`, in the form of a state.
-    #[must_use]
-    pub fn tolerance(&self) -> TatState {
-        self.split(self.tolerance)
-    }
-
-    /// A state that was written over another denominator, as this strategy reads it. What does not
-    /// fit the new denominator is rounded up: a changed limit never makes a key lighter.
-    #[must_use]
-    pub fn adopt(&self, state: TatState, denominator: u64) -> TatState {
-        if denominator == self.denominator || state.fraction == 0 {
-            return state;
-        }
-        let parts = u128::from(state.fraction) * u128::from(self.denominator);
-        let fraction = u64::try_from(parts.div_ceil(u128::from(denominator.max(1))));
-        match fraction {
-            Ok(fraction) if fraction < self.denominator => TatState { fraction, ..state },
-            _ => TatState { whole: state.whole.saturating_add(1), fraction: 0 },
-        }
+    pub fn tolerance(&self) -> Ticks {
+        Ticks::of(self.tolerance, self.denominator)
     }
 
     /// A part of this limit: its rate times `share`, and the whole units of its burst times
@@ -184,15 +181,21 @@ impl Tat {
         u64::try_from(parts.div_ceil(self.unit)).unwrap_or(EXACT_MAX)
     }
 
-    /// Whole units that are not there at `now`.
+    /// Whole units that are not there at `now`; none that another rate lent.
     pub(crate) fn whole_units_lent(&self, state: &TatState, now: Micros) -> u64 {
+        if self.lent(state, now).is_some() {
+            return 0;
+        }
         let lead = self.join(state).saturating_sub(self.at(now));
         u64::try_from(lead / self.unit).unwrap_or(EXACT_MAX)
     }
 
     /// The state as if `units` had not been spent.
     pub(crate) fn without(&self, state: &TatState, units: u64) -> TatState {
-        self.split(self.join(state).saturating_sub(self.unit * u128::from(units)))
+        if units == 0 {
+            return *state;
+        }
+        self.state(self.join(state).saturating_sub(self.unit * u128::from(units)))
     }
 
     /// A burst of whole units, or the largest that every executor keeps exact.
@@ -206,7 +209,12 @@ impl Tat {
         let by_length = u128::from(TICKS_MAX) * u128::from(denominator) / unit;
         let by_length = u64::try_from(by_length).unwrap_or(EXACT_MAX);
         let burst = within(parameter, burst, by_length.min(EXACT_MAX / denominator))?;
-        Ok(Self { denominator, unit, tolerance: unit * u128::from(burst), limit: burst, shape })
+        Ok(Self::of(denominator, unit, unit * u128::from(burst), burst, shape))
+    }
+
+    fn of(denominator: u64, unit: u128, tolerance: u128, limit: u64, shape: Shape) -> Self {
+        let ticks_per_unit = Ticks::of(unit, denominator);
+        Self { denominator, unit, tolerance, limit, shape, ticks_per_unit }
     }
 
     /// `now` in 1/D ticks.
@@ -221,15 +229,13 @@ impl Tat {
     }
 
     fn join(&self, state: &TatState) -> u128 {
-        u128::from(state.whole) * u128::from(self.denominator) + u128::from(state.fraction)
+        let (whole, fraction) = self.adopted(state);
+        u128::from(whole) * u128::from(self.denominator) + u128::from(fraction)
     }
 
-    fn split(&self, tat: u128) -> TatState {
-        let denominator = u128::from(self.denominator);
-        TatState {
-            whole: u64::try_from(tat / denominator).unwrap_or(EXACT_MAX),
-            fraction: u64::try_from(tat % denominator).unwrap_or(0),
-        }
+    fn state(&self, tat: u128) -> TatState {
+        let Ticks { whole, fraction, .. } = Ticks::of(tat, self.denominator);
+        TatState { whole, fraction, unit: self.ticks_per_unit }
     }
 
     /// Whole units that fit while the TAT is at `tat`.
@@ -271,10 +277,15 @@ impl Strategy for Tat {
     type State = TatState;
 
     fn step(&self, state: Option<TatState>, now: Micros, cost: Cost) -> Step<TatState> {
+        if let Some(state) = state
+            && let Some(lent) = self.lent(&state, now)
+        {
+            return lent.step(state, cost);
+        }
         let tat = self.tat(state.as_ref(), now);
         match self.judge(tat, now, cost) {
             Ok(next) => Step {
-                state: Some(self.split(next)),
+                state: Some(self.state(next)),
                 decision: self.decision(Outcome::Admit, next, now),
             },
             Err(retry) => Step { state, decision: self.decision(Outcome::Deny(retry), tat, now) },
@@ -282,6 +293,9 @@ impl Strategy for Tat {
     }
 
     fn peek(&self, state: Option<&TatState>, now: Micros) -> Decision {
+        if let Some(lent) = state.and_then(|state| self.lent(state, now)) {
+            return lent.peek();
+        }
         let tat = self.tat(state, now);
         let outcome =
             self.judge(tat, now, Cost::ONE).map_or_else(Outcome::Deny, |_| Outcome::Admit);
@@ -289,6 +303,9 @@ impl Strategy for Tat {
     }
 
     fn forecast(&self, state: Option<&TatState>, now: Micros, cost: Cost) -> Forecast {
+        if let Some(lent) = state.and_then(|state| self.lent(state, now)) {
+            return lent.forecast(cost);
+        }
         let tat = self.tat(state, now);
         let spendable = self.remaining(tat, now);
         let full_at = Micros::result(self.ticks(tat));
@@ -303,15 +320,27 @@ impl Strategy for Tat {
     }
 
     fn idle_at(&self, state: &TatState) -> Micros {
-        Micros::result(self.ticks(self.join(state)))
+        let is_whole = state.fraction == 0;
+        Micros::result(if is_whole { state.whole } else { state.whole.saturating_add(1) })
     }
 
     fn used(&self, state: &TatState, now: Micros) -> Share {
+        if let Some(lent) = self.lent(state, now) {
+            return lent.used();
+        }
         let lead = self.join(state).saturating_sub(self.at(now));
         // Both are below 2^105; dropping the same low bits keeps the fraction.
         let shift = 64_u32.saturating_sub(self.tolerance.leading_zeros());
         let part = u64::try_from(lead >> shift).unwrap_or(u64::MAX);
         Share::of(part, u64::try_from(self.tolerance >> shift).unwrap_or(u64::MAX).max(1))
+    }
+}
+
+impl Ticks {
+    fn of(parts: u128, denominator: u64) -> Self {
+        let whole = u64::try_from(parts / u128::from(denominator)).unwrap_or(EXACT_MAX);
+        let fraction = u64::try_from(parts % u128::from(denominator)).unwrap_or(0);
+        Self { whole, fraction, denominator }
     }
 }
 

@@ -93,14 +93,17 @@ impl TatWord {
     /// The state the word stands for.
     #[must_use]
     pub fn unpack(&self, word: u64) -> Option<TatState> {
-        (word != 0)
-            .then(|| TatState { whole: word / self.denominator, fraction: word % self.denominator })
+        let (whole, fraction) = (word / self.denominator, word % self.denominator);
+        (word != 0).then_some(TatState { whole, fraction, unit: self.tat.unit() })
     }
 
-    /// The word of a state that the strategy made.
+    /// The word of a state that the strategy made. One that another rate's units lead past the
+    /// horizon is kept there: more does not fit, and nobody waits for it.
     #[must_use]
     pub fn pack(&self, state: TatState) -> u64 {
-        state.whole * self.denominator + state.fraction
+        let tat = u128::from(state.whole) * u128::from(self.denominator);
+        let last = Self::largest(&self.tat) - self.tat.tolerance;
+        u64::try_from((tat + u128::from(state.fraction)).min(last)).unwrap_or(0)
     }
 
     /// The strategy the word belongs to.

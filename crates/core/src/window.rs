@@ -122,6 +122,10 @@ impl Strategy for Window {
         self.cadence.end(state.index)
     }
 
+    fn follows_calendar(&self) -> bool {
+        true
+    }
+
     fn used(&self, state: &WindowState, now: Micros) -> Share {
         if self.idle_at(state) <= now { Share::NONE } else { Share::of(state.count, self.limit) }
     }

@@ -74,6 +74,12 @@ impl WindowWord {
         state.index << self.count_bits | state.count
     }
 
+    /// Whether a word has room for so large a count, which another limit may have left.
+    #[must_use]
+    pub const fn holds(&self, count: u64) -> bool {
+        count >> self.count_bits == 0
+    }
+
     /// The strategy the word belongs to.
     #[must_use]
     pub const fn strategy(&self) -> &Window {

@@ -23,6 +23,7 @@ use admittance_core::{Cost, Decision, Escrow, EscrowRules, EscrowStats, Invalid,
 
 #[cfg(feature = "tokio")]
 pub use self::shared::{Quantum, SharedEscrow};
+use crate::clock::Wall;
 use crate::{Clock, SystemClock};
 
 /// A budget that tenants share by weight, in this process.
@@ -66,7 +67,7 @@ impl<C: Clock> FairEscrow<C> {
     pub fn check(&self, tenant: &[u8], cost: Cost) -> Decision {
         // One lock for all: its order of instants is the order of the decisions.
         let mut escrow = self.lock();
-        escrow.check(tenant, self.clock.precise(), cost)
+        escrow.check(tenant, Wall(&self.clock).precise(), cost)
     }
 
     /// The current window, as of the latest check.

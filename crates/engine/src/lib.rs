@@ -24,6 +24,7 @@ mod coordinator;
 #[cfg(feature = "tower")]
 mod due;
 mod escrow;
+mod footprint;
 pub mod gate;
 #[cfg(feature = "tower")]
 pub mod http;
@@ -47,7 +48,7 @@ pub use admittance_core::{
     Atomicity, Axis, Builtin, BuiltinState, Cadence, Cost, CostAct, Decimal, DecimalError,
     Decision, EXACT_MAX, EscrowRules, EscrowStats, Forecast, Fused, Gcra, Invalid, LogState,
     Micros, Outcome, Parameter, Retry, Several, Shape, Shaped, Shaper, Share, SlidingLog,
-    SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState, TenantStats,
+    SlidingState, SlidingWindow, Span, SpentAt, Step, Strategy, Tat, TatState, TenantStats, Ticks,
     TokenBucket, Verdicts, Weekday, Window, WindowState,
 };
 pub use admittance_core::{concurrency, learn, lease};
@@ -58,7 +59,7 @@ pub use escrow::FairEscrow;
 pub use escrow::{Quantum, SharedEscrow};
 pub use gate::{Gate, Permit};
 pub use key::Key;
-pub use limiter::{Limiter, LimiterBuilder, OnFull, Stats};
+pub use limiter::{Batch, Limiter, LimiterBuilder, OnFull, Stats};
 pub use relay::{MemoryRelay, Relay};
 pub use several::{Ask, all, any};
 pub use shaper::{Scheduled, ShapedLimiter};

@@ -9,11 +9,14 @@
 //! The conformance suite of `admittance-testkit`, `tests/it/race.rs`, `tests/it/bounded.rs` and
 //! `tests/allocation.rs`.
 
+mod former;
+
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use admittance_core::{Builtin, Cost, Decision, Forecast, Micros, Outcome, Retry, Span, Strategy};
 
+use crate::clock::{Reading, Wall};
 use crate::key::{Fingerprint, Secret};
 use crate::locked::{Locked, lock};
 use crate::several::{Alone, Ask, Limit};
@@ -43,6 +46,8 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
     clock: C,
     secret: Secret,
     table: Table<S>,
+    /// The limiter whose place this one took, while it has keys that are not here.
+    former: Option<Box<dyn former::Before<S, C>>>,
 }
 
 /// Where the keys' states live.
@@ -50,7 +55,22 @@ pub struct Limiter<S: Strategy = Builtin, C = SystemClock> {
 pub(crate) enum Table<S: Strategy> {
     /// The strategy's state is one word, and this processor can swap it together with the key.
     Slots(Word, slots::Table<Native>),
-    Locked(Locked<S>),
+    Locked(Arc<Locked<S>>),
+}
+
+/// Requests that are decided at one instant. Made by [`Limiter::batch`].
+#[expect(missing_debug_implementations, reason = "a borrowed question with nothing to show")]
+pub struct Batch<'a, S: Strategy, C: Clock> {
+    limiter: &'a Limiter<S, C>,
+    clock: Together<'a, C>,
+    cost: Cost,
+}
+
+impl<S: Strategy, C: Clock> Batch<'_, S, C> {
+    /// Decides a request for each key, repeated keys in order, and adds one decision per key.
+    pub fn check<K: Key>(&self, keys: &[K], decisions: &mut Vec<Decision>) {
+        self.limiter.check_batch(keys, &self.clock, self.cost, decisions);
+    }
 }
 
 /// What a limiter does with a new key when it may not keep any more.
@@ -89,7 +109,8 @@ pub struct LimiterBuilder<S, C> {
 }
 
 impl Limiter {
-    /// A limiter on the system clock that keeps up to a million keys.
+    /// A limiter on the system clock that keeps as many keys as
+    /// [`max_keys_default`](Self::max_keys_default) says: a million if their states are small.
     #[must_use]
     pub fn new(strategy: impl Into<Builtin>) -> Self {
         Self::builder(strategy).build()
@@ -98,7 +119,8 @@ impl Limiter {
     /// A limiter with something other than the defaults.
     pub fn builder(strategy: impl Into<Builtin>) -> LimiterBuilder<Builtin, SystemClock> {
         let strategy = strategy.into();
-        LimiterBuilder { word: Word::of(&strategy), ..LimiterBuilder::of(strategy) }
+        let max_keys = Self::max_keys_default(&strategy);
+        LimiterBuilder { word: Word::of(&strategy), max_keys, ..LimiterBuilder::of(strategy) }
     }
 }
 
@@ -117,7 +139,8 @@ impl<S: Strategy> LimiterBuilder<S, SystemClock> {
 }
 
 impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
-    /// How many keys are kept at most; at least one. A million unless said otherwise. The table for
+    /// How many keys are kept at most; at least one. Unless said otherwise it is what
+    /// [`Limiter::max_keys_default`] gives, and a million for a strategy of your own. The table for
     /// strategies with larger states divides them among its shards, so that a shard may be full
     /// when the table is not quite.
     pub fn max_keys(self, max_keys: u64) -> Self {
@@ -143,9 +166,33 @@ impl<S: Strategy, C: Clock> LimiterBuilder<S, C> {
                 let layout = Layout::for_bits(word.bits());
                 Table::Slots(word, slots::Table::new(layout, self.max_keys, self.on_full))
             }
-            _ => Table::Locked(Locked::new(self.max_keys, self.on_full)),
+            _ => Table::Locked(Arc::new(Locked::new(self.max_keys, self.on_full))),
         };
-        Limiter { strategy: self.strategy, clock: self.clock, secret: Secret::of_process(), table }
+        let (strategy, clock) = (self.strategy, self.clock);
+        Limiter { strategy, clock, secret: Secret::of_process(), table, former: None }
+    }
+
+    pub(crate) const fn strategy(&self) -> &S {
+        &self.strategy
+    }
+
+    /// A table that limiters by other numbers can [share](Limiter::sharing): its states say what
+    /// they were written under.
+    pub(crate) fn shared_table(&self) -> Arc<Locked<S>> {
+        Arc::new(Locked::new(self.max_keys, self.on_full))
+    }
+}
+
+impl<S: Strategy, C> Limiter<S, C> {
+    /// A limiter over keys that others have too.
+    pub(crate) fn sharing(strategy: S, clock: C, table: Arc<Locked<S>>) -> Self {
+        Self {
+            strategy,
+            clock,
+            secret: Secret::of_process(),
+            table: Table::Locked(table),
+            former: None,
+        }
     }
 }
 
@@ -159,7 +206,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Decides a request.
     #[inline]
     pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
-        self.decide(self.secret.hash(&key), &self.clock, cost)
+        self.decide(self.hash(&key), &self.clock, cost)
     }
 
     /// Decides a request for each key, all at one instant, repeated keys in order. `decisions` is
@@ -176,21 +223,57 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         decisions: &mut Vec<Decision>,
     ) -> Micros {
         decisions.clear();
+        let batch = self.batch(cost);
+        batch.check(keys, decisions);
+        batch.clock.now()
+    }
+
+    /// Requests of one cost that are decided at one instant, which is read now, although they are
+    /// asked for a part at a time.
+    ///
+    /// # Example
+    /// ```
+    /// use admittance::{Cost, Limiter, Span, Window};
+    /// let limiter = Limiter::new(Window::fixed(1, Span::from_secs(60))?);
+    /// let (batch, mut decisions) = (limiter.batch(Cost::ONE), Vec::new());
+    /// for part in ["ann", "bob", "ann"].chunks(2) {
+    ///     batch.check(part, &mut decisions);
+    ///     // Others may have their turn here.
+    /// }
+    /// assert!(decisions[1].is_admit() && !decisions[2].is_admit());
+    /// # Ok::<(), admittance::Invalid>(())
+    /// ```
+    pub fn batch(&self, cost: Cost) -> Batch<'_, S, C> {
+        Batch { limiter: self, clock: Together::precisely(&self.clock), cost }
+    }
+
+    fn check_batch<K: Key>(
+        &self,
+        keys: &[K],
+        clock: &Together<'_, C>,
+        cost: Cost,
+        decisions: &mut Vec<Decision>,
+    ) {
         decisions.reserve(keys.len());
-        let clock = &Together::precisely(&self.clock);
         // The strategy is found once for all: each gets a loop of its own.
         match &self.table {
-            Table::Slots(word, table) => with_judge!(word, |judge| {
+            Table::Slots(Word::Tat(judge), table) => {
                 let (fetch, decide) =
                     (|key| table.prefetch(key), |key| table.check(judge, key, clock, cost));
                 self.in_batches(keys, decisions, fetch, decide);
-            }),
+            }
+            Table::Slots(Word::Window(judge), table) => {
+                let clock = &Wall(clock);
+                let (fetch, decide) =
+                    (|key| table.prefetch(key), |key| table.check(judge, key, clock, cost));
+                self.in_batches(keys, decisions, fetch, decide);
+            }
             Table::Locked(table) => {
-                let decide = |key| table.step(&self.strategy, key, clock.precise(), cost);
+                let now = self.instant(clock);
+                let decide = |key| table.step(&self.strategy, key, now, cost);
                 self.in_batches(keys, decisions, |_| {}, decide);
             }
         }
-        clock.now()
     }
 
     /// Decides keys in order, having asked for the memory of several at once.
@@ -206,7 +289,7 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
             batch.iter().for_each(Key::prefetch);
             let mut hashes = [Fingerprint::new(0); BATCH];
             for (slot, key) in hashes.iter_mut().zip(batch) {
-                *slot = self.secret.hash(key);
+                *slot = self.hash(key);
                 fetch(*slot);
             }
             decisions.extend(hashes[..batch.len()].iter().map(|&key| decide(key)));
@@ -215,17 +298,17 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
     pub fn peek(&self, key: impl Key) -> Decision {
-        Alone::peek(self, self.secret.hash(&key), self.clock.precise())
+        Alone::peek(self, self.hash(&key), self.instant(&self.clock))
     }
 
     /// How many requests of `cost` would pass now, and when that changes. Charges nothing.
     pub fn forecast(&self, key: impl Key, cost: Cost) -> Forecast {
-        self.forecast_at(self.secret.hash(&key), self.clock.precise(), cost)
+        self.forecast_at(self.hash(&key), self.instant(&self.clock), cost)
     }
 
     /// Forgets a key, as if it had never been seen; says whether there was anything to forget.
     pub fn reset(&self, key: impl Key) -> bool {
-        self.forget(self.secret.hash(&key))
+        self.forget(self.hash(&key))
     }
 
     /// What the limiter holds and has had to do.
@@ -244,6 +327,14 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
     /// Where time comes from.
     pub const fn clock(&self) -> &C {
         &self.clock
+    }
+
+    /// The table, if limiters by other numbers can [share](Self::sharing) it.
+    pub(crate) fn shared(&self) -> Option<Arc<Locked<S>>> {
+        match &self.table {
+            Table::Slots(..) => None,
+            Table::Locked(table) => Some(Arc::clone(table)),
+        }
     }
 
     pub(crate) fn locked(&self) -> Option<&Locked<S>> {
@@ -273,18 +364,40 @@ impl<S: Strategy, C: Clock> Limiter<S, C> {
         &self.table
     }
 
-    pub(crate) fn hash(&self, key: &[u8]) -> Fingerprint {
-        self.secret.hash(&key)
+    /// The key, whose state is here from now on.
+    #[inline(always)]
+    pub(crate) fn hash<K: Key + ?Sized>(&self, key: &K) -> Fingerprint {
+        let key = self.secret.hash(key);
+        self.meet(key);
+        key
+    }
+
+    /// The hash of a name that is no key.
+    pub(crate) fn hash_of(&self, name: &str) -> Fingerprint {
+        self.secret.hash(name)
+    }
+
+    /// Has a key's state from the limiter whose place this one took.
+    #[inline(always)]
+    fn meet(&self, key: Fingerprint) {
+        if let Some(former) = &self.former {
+            former.bring(key, self);
+        }
     }
 
     #[inline(always)]
     pub(crate) fn decide(&self, key: Fingerprint, clock: &impl Clock, cost: Cost) -> Decision {
         match &self.table {
-            Table::Slots(word, table) => {
-                with_judge!(word, |judge| table.check(judge, key, clock, cost))
-            }
-            Table::Locked(table) => table.step(&self.strategy, key, clock.precise(), cost),
+            Table::Slots(Word::Tat(judge), table) => table.check(judge, key, clock, cost),
+            Table::Slots(Word::Window(judge), table) => table.check(judge, key, &Wall(clock), cost),
+            Table::Locked(table) => table.step(&self.strategy, key, self.instant(clock), cost),
         }
+    }
+
+    /// The instant to judge at, by this clock.
+    pub(crate) fn instant(&self, clock: &impl Clock) -> Micros {
+        let reading = Reading { now: clock.precise(), ahead_us: clock.wall_ahead_us() };
+        reading.of(&self.strategy)
     }
 }
 
@@ -295,11 +408,15 @@ impl<S: Strategy<State: Send> + Sync, C: Clock> Limiter<S, C> {
             Table::Slots(word, table) => Limit::Slots(word, table),
             Table::Locked(_) => Limit::Locked(self),
         };
-        Ask { limit, clock: &self.clock, key: self.secret.hash(&key), cost, alone: self }
+        Ask { limit, clock: &self.clock, key: self.hash(&key), cost, alone: self }
     }
 }
 
 impl<S: Strategy, C: Clock> Alone for Limiter<S, C> {
+    fn instant(&self, reading: Reading) -> Micros {
+        reading.of(&self.strategy)
+    }
+
     fn decide(
         &self,
         key: Fingerprint,
@@ -341,11 +458,13 @@ pub(crate) struct Together<'a, C: Clock + ?Sized> {
     clock: &'a C,
     now: Micros,
     precise: OnceLock<Micros>,
+    ahead_us: i64,
 }
 
 impl<'a, C: Clock + ?Sized> Together<'a, C> {
     pub(crate) fn at(clock: &'a C) -> Self {
-        Self { clock, now: clock.now(), precise: OnceLock::new() }
+        let now = clock.now();
+        Self { clock, now, precise: OnceLock::new(), ahead_us: clock.wall_ahead_us() }
     }
 
     /// One reading for all: many decisions share its price, and are made at one instant even if
@@ -356,7 +475,12 @@ impl<'a, C: Clock + ?Sized> Together<'a, C> {
 
     /// A reading that somebody has made already.
     pub(crate) fn fixed(clock: &'a C, now: Micros) -> Self {
-        Self { clock, now, precise: OnceLock::from(now) }
+        Self { clock, now, precise: OnceLock::from(now), ahead_us: clock.wall_ahead_us() }
+    }
+
+    /// The same for limits that are judged at that instant, also if they go by the wall clock.
+    pub(crate) fn at_instant(clock: &'a C, now: Micros) -> Self {
+        Self { ahead_us: 0, ..Self::fixed(clock, now) }
     }
 }
 
@@ -367,6 +491,10 @@ impl<C: Clock + ?Sized> Clock for Together<'_, C> {
 
     fn precise(&self) -> Micros {
         *self.precise.get_or_init(|| self.clock.precise())
+    }
+
+    fn wall_ahead_us(&self) -> i64 {
+        self.ahead_us
     }
 }
 
@@ -394,7 +522,7 @@ pub(crate) fn never(admitted: Decision) -> Decision {
 
 /// As many keys as the processor can fetch lines for at once.
 const BATCH: usize = 16;
-/// Room for a million keys is some tens of megabytes.
-pub(crate) const MAX_KEYS_DEFAULT: u64 = 1_000_000;
+/// What a custom strategy's states take is not known here.
+const MAX_KEYS_DEFAULT: u64 = 1_000_000;
 /// More than any machine's memory holds.
 const MAX_KEYS_MAX: u64 = 1 << 36;

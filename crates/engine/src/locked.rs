@@ -47,6 +47,9 @@ struct Entry<T> {
 }
 
 impl<S: Strategy> Locked<S> {
+    /// The most bytes that a key takes here, without what its state has elsewhere.
+    pub(crate) const BYTES_PER_KEY: u64 = size_of::<Entry<S::State>>() as u64 + BYTES_PER_PLACE;
+
     pub(crate) fn new(max_keys: u64, on_full: OnFull) -> Self {
         // Small tables get fewer shards, so that the bound is not spread thin.
         let shards = (max_keys / KEYS_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
@@ -153,6 +156,7 @@ impl<S: Strategy> Locked<S> {
             shard.evictions += 1;
         }
         shard.places.insert(key.get(), shard.entries.len());
+        shard.make_room(self.keys_per_shard_max);
         shard.entries.push(Entry { key: key.get(), state: Some(state) });
         Ok(())
     }
@@ -183,6 +187,15 @@ impl<S: Strategy> Locked<S> {
         place.map(|place| shard.remove(place)).is_some()
     }
 
+    /// The keys there are, idle ones too.
+    pub(crate) fn fingerprints(&self) -> Vec<Fingerprint> {
+        let keys = self.shards.iter().flat_map(|shard| {
+            let keys = lock(shard).entries.iter().map(|entry| entry.key).collect::<Vec<_>>();
+            keys.into_iter().map(Fingerprint::new)
+        });
+        keys.collect()
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         for shard in &self.shards {
@@ -204,6 +217,15 @@ impl<T> Shard<T> {
             forgotten_at: Micros::ZERO,
             evictions: 0,
             refusals: 0,
+        }
+    }
+
+    /// Makes room for one more entry: twice as much as there was, but never for more than are kept.
+    fn make_room(&mut self, keys_max: usize) {
+        let count = self.entries.len();
+        if count == self.entries.capacity() {
+            let room = (2 * count).clamp(ENTRIES_AT_FIRST.min(keys_max), keys_max);
+            self.entries.reserve_exact(room - count);
         }
     }
 
@@ -286,5 +308,8 @@ impl Hasher for Hashed {
 
 const SHARDS_MAX: u64 = 64;
 const KEYS_PER_SHARD_MIN: u64 = 64;
+const ENTRIES_AT_FIRST: usize = 4;
+/// What a key takes in the map from keys to entries: 17 bytes a place, at most 16/7 places a key.
+const BYTES_PER_PLACE: u64 = 39;
 /// How many old entries an insertion looks at.
 const LOOKS: usize = 16;

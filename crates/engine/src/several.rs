@@ -31,6 +31,7 @@ use std::sync::MutexGuard;
 
 use admittance_core::{Cost, Decision, Micros, Several, Strategy};
 
+use crate::clock::Reading;
 use crate::key::Fingerprint;
 use crate::limiter::{Together, full, never};
 use crate::locked::{Locked, Shard, lock};
@@ -58,6 +59,8 @@ pub(crate) enum Limit<'a> {
 
 /// A limiter that decides by itself, whatever its strategy.
 pub(crate) trait Alone {
+    /// The instant that the limit is judged at.
+    fn instant(&self, reading: Reading) -> Micros;
     fn decide(
         &self,
         key: Fingerprint,
@@ -96,15 +99,16 @@ pub(crate) fn all_at(asks: &[Ask<'_>], clock: &Together<'_, dyn Clock + '_>) -> 
     let mut tries = 0;
     loop {
         // What the cheap clock admits is admitted; what it denies is judged by the precise one.
-        let mut now = clock.now();
-        let mut attempt = merged.attempt(now);
+        let ahead_us = clock.wall_ahead_us();
+        let mut reading = Reading { now: clock.now(), ahead_us };
+        let mut attempt = merged.attempt(reading);
         if let Attempt::Denied(_) = attempt {
-            now = clock.precise();
-            attempt = merged.attempt(now);
+            reading.now = clock.precise();
+            attempt = merged.attempt(reading);
         }
         match attempt {
             Attempt::Charged(decisions) | Attempt::Denied(decisions) => {
-                return merged.answer(asks, &decisions, now);
+                return merged.answer(asks, &decisions, reading);
             }
             Attempt::Raced => Native::pause(tries),
         }
@@ -127,7 +131,8 @@ pub(crate) fn any_at(asks: &[Ask<'_>], clock: &Together<'_, dyn Clock + '_>) -> 
         let decision = ask.alone.decide(ask.key, clock, ask.cost);
         each.push(decision);
         if decision.is_admit() {
-            each.extend(asks[place + 1..].iter().map(|rest| rest.untouched(clock.now())));
+            let reading = Reading { now: clock.now(), ahead_us: clock.wall_ahead_us() };
+            each.extend(asks[place + 1..].iter().map(|rest| rest.untouched(reading)));
             return Several { decision, binding: Some(place), each };
         }
     }
@@ -136,13 +141,14 @@ pub(crate) fn any_at(asks: &[Ask<'_>], clock: &Together<'_, dyn Clock + '_>) -> 
 
 /// What limits say that are not to be charged if one of them denies: nothing if none does.
 pub(crate) fn denied_at(asks: &[Ask<'_>], now: Micros) -> Option<Several> {
-    let weigh = |ask: &Ask<'_>| ask.alone.weigh(ask.key, now, ask.cost);
+    let reading = reading_at(asks, now);
+    let weigh = |ask: &Ask<'_>| ask.alone.weigh(ask.key, ask.instant(reading), ask.cost);
     let weighed: Vec<Decision> = asks.iter().map(weigh).collect();
     if weighed.iter().all(Decision::is_admit) {
         return None;
     }
     let told = weighed.into_iter().zip(asks).map(|(decision, ask)| match decision.is_admit() {
-        true => ask.alone.peek(ask.key, now),
+        true => ask.alone.peek(ask.key, ask.instant(reading)),
         false => decision,
     });
     Some(Several::of_all(told.collect()))
@@ -150,14 +156,26 @@ pub(crate) fn denied_at(asks: &[Ask<'_>], now: Micros) -> Option<Several> {
 
 /// What limits say that are not charged although all admit.
 pub(crate) fn peeks_at(asks: &[Ask<'_>], now: Micros) -> Several {
-    Several::of_all(asks.iter().map(|ask| ask.alone.peek(ask.key, now)).collect())
+    let reading = reading_at(asks, now);
+    let peek = |ask: &Ask<'_>| ask.alone.peek(ask.key, ask.instant(reading));
+    Several::of_all(asks.iter().map(peek).collect())
+}
+
+/// A reading of the first limit's clock that was made already.
+fn reading_at(asks: &[Ask<'_>], now: Micros) -> Reading {
+    Reading { now, ahead_us: asks.first().map_or(0, |ask| ask.clock.wall_ahead_us()) }
 }
 
 impl Ask<'_> {
     /// What a limit that is not charged reports.
-    fn untouched(&self, now: Micros) -> Decision {
+    fn untouched(&self, reading: Reading) -> Decision {
+        let now = self.instant(reading);
         let decision = self.alone.weigh(self.key, now, self.cost);
         if decision.is_admit() { self.alone.peek(self.key, now) } else { decision }
+    }
+
+    fn instant(&self, reading: Reading) -> Micros {
+        self.alone.instant(reading)
     }
 
     /// The limiter, as a number.
@@ -210,16 +228,17 @@ impl<'a> Merged<'a> {
 
     /// Reads everything, and if everything admits, charges everything. The locks come first, so
     /// that nobody waits for a lock while holding a slot.
-    fn attempt(&self, now: Micros) -> Attempt {
+    fn attempt(&self, reading: Reading) -> Attempt {
         let mut opened = self.open();
         let mut decisions = Vec::with_capacity(self.asks.len());
         let (mut wants, mut places) = (Vec::new(), Vec::new());
         for (place, ask) in self.asks.iter().enumerate() {
+            let now = ask.instant(reading);
             match ask.limit {
                 Limit::Slots(judge, table) => {
                     let weighed = table.weigh(judge, ask.key, now, ask.cost);
                     decisions.push(self.kept(place, table.max_keys(), weighed.decision));
-                    wants.push(Want { table, judge, key: ask.key, weighed });
+                    wants.push(Want { table, judge, key: ask.key, now, weighed });
                     places.push(place);
                 }
                 Limit::Locked(table) => {
@@ -236,19 +255,23 @@ impl<'a> Merged<'a> {
         if decisions.iter().any(|decision| !decision.is_admit()) {
             return Attempt::Denied(decisions);
         }
-        match Held::all(&wants, now) {
+        match Held::all(&wants) {
             Ok(held) => held.write(),
             Err(NotHeld::Raced) => return Attempt::Raced,
             Err(NotHeld::NoRoom(want, room_at)) => {
-                let refused = places[want];
+                let (refused, now) = (places[want], wants[want].now);
                 decisions[refused] = full(decisions[refused], room_at.since(now));
+                return Attempt::Denied(decisions);
+            }
+            Err(NotHeld::Never(want)) => {
+                decisions[places[want]] = never(decisions[places[want]]);
                 return Attempt::Denied(decisions);
             }
         }
         for (ask, decision) in self.asks.iter().zip(&mut decisions) {
             if let Limit::Locked(table) = ask.limit {
                 let shard = find(&mut opened, table.place(ask.key));
-                *decision = shard.charge(ask.key, now, ask.cost);
+                *decision = shard.charge(ask.key, ask.instant(reading), ask.cost);
             }
         }
         Attempt::Charged(decisions)
@@ -278,11 +301,11 @@ impl<'a> Merged<'a> {
     }
 
     /// The answer in the asks' own order.
-    fn answer(&self, asks: &[Ask<'_>], decisions: &[Decision], now: Micros) -> Several {
+    fn answer(&self, asks: &[Ask<'_>], decisions: &[Decision], reading: Reading) -> Several {
         let is_admitted = decisions.iter().all(Decision::is_admit);
         let each = self.place_of.iter().zip(asks).map(|(&place, ask)| match decisions[place] {
             decision if is_admitted || !decision.is_admit() => decision,
-            _ => ask.alone.peek(ask.key, now),
+            _ => ask.alone.peek(ask.key, ask.instant(reading)),
         });
         Several::of_all(each.collect())
     }

@@ -65,6 +65,7 @@ use admittance_core::{
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 
+use crate::clock::Wall;
 use crate::key::{Fingerprint, Secret};
 use crate::slots::{Memory, Native};
 use crate::{Clock, Key, SystemClock};
@@ -213,20 +214,20 @@ impl<C: Clock> SketchLimiter<C> {
     /// Decides a request. `remaining` and the outcome come from the key's estimate.
     pub fn check_cost(&self, key: impl Key, cost: Cost) -> Decision {
         let places = self.places(&key);
-        let now = self.clock.now();
+        let now = Wall(&self.clock).now();
         let decision = self.decide(&places, now, cost);
         if decision.is_admit() || decision.outcome == Outcome::Deny(Retry::Never) {
             return decision;
         }
         // A cheap reading may lag behind the window's end; only the precise one denies.
-        let precise = self.clock.precise();
+        let precise = Wall(&self.clock).precise();
         if precise == now { decision } else { self.decide(&places, precise, cost) }
     }
 
     /// Whether a request of cost 1 would be admitted, and what remains. Charges nothing.
     pub fn peek(&self, key: impl Key) -> Decision {
         let places = self.places(&key);
-        let now = self.clock.precise();
+        let now = Wall(&self.clock).precise();
         self.window.peek(Some(&self.estimate(&places, self.load(places.first()), now)), now)
     }
 

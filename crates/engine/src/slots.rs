@@ -1,5 +1,7 @@
 //! The in-process table for strategies whose state is one word.
 
+#[cfg(test)]
+mod crowd;
 mod evict;
 mod grow;
 mod hold;
@@ -8,9 +10,11 @@ mod memory;
 mod native;
 #[cfg(test)]
 mod ordered;
+mod shift;
 mod table;
 #[cfg(test)]
 mod tests;
+mod walk;
 mod word;
 
 pub(crate) use hold::{Held, NotHeld, Want};

@@ -53,7 +53,11 @@ pub mod lanes;
 mod lend;
 mod memory;
 #[cfg(feature = "tokio")]
+mod outage_share;
+#[cfg(feature = "tokio")]
 mod parts;
+#[cfg(feature = "tokio")]
+mod patience;
 #[cfg(feature = "tokio")]
 mod shared;
 
@@ -69,16 +73,20 @@ pub use self::custom::{Cell, Cells, Custom, Loaded, Portable, Swap, Swapped};
 pub use self::fuse::{AppliedFused, FuseAsk, Fuses};
 pub use self::group::{Combine, Group, Limit, Merged};
 #[cfg(feature = "tokio")]
-pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage};
+pub use self::guarded::{GuardCounters, GuardSettings, Guarded, Outage, Traffic};
 pub use self::memory::Memory;
+#[cfg(feature = "tokio")]
+pub(crate) use self::outage_share::OutageShare;
 #[cfg(feature = "tokio")]
 pub(crate) use self::parts::share_of;
 #[cfg(feature = "tokio")]
 pub use self::parts::{ALONE_MAX, KEPT, Parts};
 #[cfg(feature = "tokio")]
+pub use self::patience::within;
+#[cfg(feature = "tokio")]
 pub use self::shared::{FailMode, SharedLimiter};
 #[cfg(feature = "tokio")]
-pub(crate) use self::shared::{part, part_of, unless_asked_wrongly};
+pub(crate) use self::shared::{part_of, unless_asked_wrongly};
 
 /// Where an answer comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -334,7 +342,7 @@ pub enum StoreError {
     /// A policy and key that occur twice in a group cost more together than can be counted;
     /// nothing was charged.
     CostTooLarge,
-    /// A policy and key occur twice in a group with different limits; nothing was charged.
+    /// A policy occurs twice in a group with different limits; nothing was charged.
     TwoLimits,
     /// The strategy's limit cannot be leased, or this store cannot lease; nothing was charged.
     NotLeasable,
@@ -439,9 +447,9 @@ impl fmt::Display for StoreError {
             Self::CostTooLarge => f.write_str(
                 "a policy and key occur several times and cost more than can be counted",
             ),
-            Self::TwoLimits => f.write_str(
-                "a policy and key occur twice with different limits; they have one state",
-            ),
+            Self::TwoLimits => {
+                f.write_str("a policy occurs twice with different limits; its keys have one state")
+            }
             Self::NotLeasable => f.write_str(
                 "sliding windows, sliding logs and rolling quotas cannot be leased, nor can \
                  anything in a store that does not lease; use mode strict or cached-deny",

@@ -275,6 +275,13 @@ impl Leasing {
         self.rules(strategy, deadline).map(|_| ())
     }
 
+    /// The longest that a store may be waited for if a limit is leased so.
+    #[must_use]
+    pub fn deadline_max(&self, strategy: &Builtin) -> Span {
+        let lease_time = self.lease_time.unwrap_or_else(|| lease_time(strategy));
+        Span::from_us(shortest(strategy, lease_time).us() / DEADLINES_MIN)
+    }
+
     fn rules(&self, strategy: &Builtin, deadline: Span) -> Result<(Rules, Sizer), InvalidLeasing> {
         let lease_time = self.lease_time.unwrap_or_else(|| lease_time(strategy));
         let mut rules = Rules::new(*strategy, lease_time).map_err(InvalidLeasing::NotLeasable)?;

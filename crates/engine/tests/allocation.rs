@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use admittance::load::{Class, LoadRules, Probe, Shedder, Tasks, on_pool};
 use admittance::{
-    Builtin, Cost, Decision, Gcra, Key, Limiter, ManualClock, Micros, SlidingWindow, Span, Tat,
-    Window,
+    Builtin, BuiltinState, Cost, Decision, Forecast, Gcra, Key, Limiter, ManualClock, Micros,
+    Share, SlidingLog, SlidingWindow, Span, Step, Strategy, Tat, Window,
 };
 
 /// The system's allocator, counting what each thread asks of it.
@@ -16,6 +16,12 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Counts bytes that a thread has got, or given back if there are less than none.
+fn count_bytes(more: usize, less: usize) {
+    BYTES.set(BYTES.get() + more.cast_signed() as i64 - less.cast_signed() as i64);
 }
 
 // SAFETY: every call goes to the system's allocator as it came; counting allocates nothing, since
@@ -23,23 +29,27 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count_bytes(layout.size(), 0);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count_bytes(layout.size(), 0);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        count_bytes(size, layout.size());
         // SAFETY: the caller's promises are passed on.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count_bytes(0, layout.size());
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -146,6 +156,90 @@ fn new_keys_in_a_region_that_is_there_allocate_nothing() {
         assert_eq!(limiter.stats().keys, 500_000);
         let full = Limiter::builder(strategy).max_keys(1_000).clock(clock()).build();
         assert_eq!(allocations(|| fill(&full, 50_000)), 0);
+    }
+}
+
+/// The most bytes that a limiter has while new keys come without end and spend all that they may, a
+/// microsecond apart.
+fn flooded<S: Strategy>(build: impl FnOnce() -> Limiter<S, ManualClock>, keys: u64) -> u64 {
+    let before = BYTES.get();
+    let limiter = build();
+    let mut most = 0;
+    for key in 0..keys {
+        while limiter.check(key).is_admit() {
+            limiter.clock().advance(Span::TICK);
+        }
+        most = most.max(BYTES.get() - before);
+    }
+    u64::try_from(most).unwrap()
+}
+
+/// A strategy whose states have as much again for nothing, as those of a queue that doubles.
+struct Doubling(Builtin);
+
+impl Strategy for Doubling {
+    type State = (BuiltinState, Vec<u8>);
+
+    fn step(&self, state: Option<Self::State>, now: Micros, cost: Cost) -> Step<Self::State> {
+        let (state, spare) = state.unzip();
+        let Step { state, decision } = self.0.step(state, now, cost);
+        let room = usize::try_from(self.0.heap_bytes_max()).unwrap();
+        let spare = spare.unwrap_or_else(|| Vec::with_capacity(room));
+        Step { state: state.map(|state| (state, spare)), decision }
+    }
+
+    fn peek(&self, state: Option<&Self::State>, now: Micros) -> Decision {
+        self.0.peek(state.map(|(state, _)| state), now)
+    }
+
+    fn forecast(&self, state: Option<&Self::State>, now: Micros, cost: Cost) -> Forecast {
+        self.0.forecast(state.map(|(state, _)| state), now, cost)
+    }
+
+    fn idle_at(&self, (state, _): &Self::State) -> Micros {
+        self.0.idle_at(state)
+    }
+
+    fn used(&self, (state, _): &Self::State, now: Micros) -> Share {
+        self.0.used(state, now)
+    }
+}
+
+#[test]
+fn a_flood_takes_no_more_memory_than_is_said() {
+    let hour = Span::from_secs(3_600);
+    let ring = |buckets| SlidingWindow::new(3, hour, buckets).unwrap().into();
+    let log = |limit| SlidingLog::new(limit, hour).unwrap().into();
+    let gcra = |limit| Tat::gcra(Gcra { limit, period: hour, burst: 3 }).unwrap().into();
+    let strategies: [(Builtin, u64); 9] = [
+        (gcra(3), 100_000),
+        (gcra(1_009), 100_000),
+        (Window::fixed(3, hour).unwrap().into(), 100_000),
+        (gcra(4_999), 20_000),
+        (ring(10), 20_000),
+        (ring(1_000), 2_000),
+        (log(3), 20_000),
+        (log(100), 2_000),
+        (log(10_000), 10),
+    ];
+    for (strategy, many) in strategies {
+        for max_keys in [1, 10, many] {
+            let builder = || Limiter::builder(strategy).max_keys(max_keys).clock(clock());
+            let bytes = flooded(|| builder().build(), 2 * max_keys + 10);
+            let bound = Limiter::BYTES_FIXED + max_keys * Limiter::bytes_per_key(&strategy);
+            assert!(bytes <= bound, "{bytes} of {bound} for {max_keys} of {strategy:?}");
+            assert!(max_keys < many || 3 * bytes > bound, "{bytes} of {bound} of {strategy:?}");
+        }
+        if strategy.heap_bytes_max() > 100 {
+            let builder = || Limiter::custom(Doubling(strategy)).max_keys(many).clock(clock());
+            let bytes = flooded(|| builder().build(), 2 * many);
+            let bound = Limiter::BYTES_FIXED + many * Limiter::bytes_per_key(&strategy);
+            assert!(bytes > bound, "the mutant passed: {bytes} of {bound} of {strategy:?}");
+            // As was said of every strategy once.
+            assert!(bytes > Limiter::BYTES_FIXED + many * 128);
+        }
+        let keys = Limiter::max_keys_default(&strategy);
+        assert!(keys * Limiter::bytes_per_key(&strategy) <= Limiter::BYTES_DEFAULT);
     }
 }
 

@@ -29,7 +29,7 @@ use crate::key::Kind;
 use crate::link::Ready;
 use crate::spec::{Spec, number, of_budget};
 use crate::statements::Durability;
-use crate::store::{instant, unknown, unsigned};
+use crate::store::{Names, instant, unknown, unsigned};
 
 /// An entry as the functions in the database take it.
 #[derive(Clone, Debug)]
@@ -63,6 +63,13 @@ impl PostgresStore {
 
     /// An entry that was checked.
     pub(crate) fn book_of(&self, entry: &Entry<'_>) -> Result<Book, StoreError> {
+        self.names.book(entry)
+    }
+}
+
+impl Names {
+    /// An entry that was checked.
+    pub(crate) fn book(&self, entry: &Entry<'_>) -> Result<Book, StoreError> {
         let (act, ttl) = match entry.act {
             Act::Look => (LOOK, Span::ZERO),
             Act::Debit(_) => (DEBIT, Span::ZERO),
@@ -74,8 +81,8 @@ impl PostgresStore {
         let line = |charge: &Charge<'_>| {
             let shape = named(charge.budget);
             Some(Line {
-                durability: self.names.durability(charge.policy),
-                key: self.names.key(Kind::Account, charge.policy, &shape, charge.key),
+                durability: self.durability(charge.policy),
+                key: self.key(Kind::Account, charge.policy, &shape, charge.key),
                 spec: of_budget(charge.budget)?,
                 units: number(charge.units),
             })
@@ -137,6 +144,12 @@ pub(crate) struct Columns<'a> {
 }
 
 impl Book {
+    /// The same in tables of this kind.
+    pub(crate) fn in_tables(mut self, durability: Durability) -> Self {
+        self.lines.iter_mut().for_each(|line| line.durability = durability);
+        self
+    }
+
     pub(crate) fn columns(&self) -> Columns<'_> {
         let is_durable = |line: &Line| line.durability == Durability::Logged;
         Columns {

@@ -263,6 +263,14 @@ async fn within(
     (unit.places, answered.map(|ran| ran.map_err(|error| failure::of_statement(&error))))
 }
 
+/// Runs asks that travel together, and nothing else beside them.
+pub(crate) async fn answer_alone(ready: &Ready, asks: Vec<Ask>) -> Result<(), Error> {
+    for unit in units(asks) {
+        run(ready, &unit.call, None).await?;
+    }
+    Ok(())
+}
+
 async fn run_again(ready: &Ready, call: &Call, hook: Option<i64>) -> Result<Vec<Answered>, Error> {
     run(ready, call, hook).await
 }

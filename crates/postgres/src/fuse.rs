@@ -53,6 +53,11 @@ impl Fuses for PostgresStore {
 }
 
 impl Fuse {
+    /// All limits and the entry, or nothing.
+    pub(crate) const fn new(durable: Vec<bool>, ops: Vec<Asked>, book: Book) -> Self {
+        Self { is_per_axis: false, durable, ops, book }
+    }
+
     /// How many keys and accounts it is about.
     pub(crate) fn keys(&self) -> usize {
         self.ops.len() + self.book.accounts()

@@ -58,6 +58,7 @@ mod spec;
 mod statements;
 mod store;
 mod tls;
+mod warm;
 
 pub use address::InvalidUrl;
 #[cfg(feature = "testing")]

@@ -13,15 +13,17 @@ use std::time::Duration;
 
 use admittance::StoreError;
 use tokio::sync::{Notify, OnceCell, watch};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Error};
 
 use crate::address::Address;
 use crate::migrate::{MigrateError, migrate_at};
 use crate::statements::Statements;
+use crate::store::Names;
+use crate::warm::warm;
 use crate::{TableName, failure};
 
 /// What every connection of a store has in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) address: Address,
     pub(crate) table: TableName,
@@ -29,7 +31,9 @@ pub(crate) struct Plan {
     /// How long an answer may take before its connection is given up.
     pub(crate) answer_within: Duration,
     /// The first connection that gets through migrates for all.
-    pub(crate) migrated: OnceCell<()>,
+    pub(crate) migrated: Arc<OnceCell<()>>,
+    /// For whom a connection is warmed up before it counts as up; one that nobody waits for is not.
+    pub(crate) rehearsed: Option<Arc<Names>>,
 }
 
 /// A connection that can be asked.
@@ -118,13 +122,12 @@ async fn attempt(plan: &Plan, state: &watch::Sender<State>) -> Result<(), StoreE
     let (client, connection) = connected.map_err(|error| failure::of_connecting(&error))?;
     let mut connection = std::pin::pin!(connection.run());
     let prepare_within = PREPARE_TIMEOUT.max(plan.answer_within);
-    let statements = tokio::select! {
-        prepared = Statements::prepare(&client, &plan.table) => prepared,
+    let ready = tokio::select! {
+        ready = prepared(plan, client) => ready,
         () = &mut connection => return Err(StoreError::Unavailable),
         () = tokio::time::sleep(prepare_within) => return Err(StoreError::Unavailable),
     };
-    let statements = statements.map_err(|error| failure::of_connecting(&error))?;
-    let ready = Arc::new(Ready { client, statements, given_up: Notify::new() });
+    let ready = Arc::new(ready.map_err(|error| failure::of_connecting(&error))?);
     state.send_replace(State::Up(Arc::clone(&ready)));
     tokio::select! {
         () = connection => {}
@@ -132,6 +135,16 @@ async fn attempt(plan: &Plan, state: &watch::Sender<State>) -> Result<(), StoreE
     }
     state.send_replace(State::Down(StoreError::Unavailable));
     Ok(())
+}
+
+/// A connection whose statements are prepared and have run.
+async fn prepared(plan: &Plan, client: Client) -> Result<Ready, Error> {
+    let statements = Statements::prepare(&client, &plan.table).await?;
+    let ready = Ready { client, statements, given_up: Notify::new() };
+    if let Some(names) = &plan.rehearsed {
+        warm(&ready, names).await?;
+    }
+    Ok(ready)
 }
 
 fn of_migrating(error: &MigrateError) -> StoreError {
@@ -163,4 +176,5 @@ fn settings(answer_within: Duration) -> String {
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-const PREPARE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it may take until a connection has run what it will be asked, on a busy machine.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);

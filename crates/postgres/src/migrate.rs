@@ -231,9 +231,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../migrations/0011_accounts.sql"),
     },
     Migration { version: 12, name: "fuse", sql: include_str!("../migrations/0012_fuse.sql") },
+    Migration { version: 13, name: "units", sql: include_str!("../migrations/0013_units.sql") },
+    Migration { version: 14, name: "states", sql: include_str!("../migrations/0014_states.sql") },
     Migration {
-        version: 13,
+        version: 15,
         name: "unsettled",
-        sql: include_str!("../migrations/0013_unsettled.sql"),
+        sql: include_str!("../migrations/0015_unsettled.sql"),
     },
 ];

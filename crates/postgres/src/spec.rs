@@ -29,7 +29,7 @@ pub(crate) fn spec(strategy: &Builtin) -> Option<(Kind, Spec)> {
 
 fn of_tat(tat: &Tat) -> [i64; 6] {
     let (unit, tolerance) = (tat.unit(), tat.tolerance());
-    let denominator = tat.denominator();
+    let denominator = unit.denominator;
     let narrow =
         if denominator <= NARROW_MAX { unit.whole * denominator + unit.fraction } else { 0 };
     [denominator, unit.whole, unit.fraction, tolerance.whole, tolerance.fraction, narrow]

@@ -32,7 +32,7 @@ use crate::{InvalidTableName, TableName};
 /// It lives within a tokio runtime, where its connections are kept up until it is dropped.
 pub struct PostgresStore {
     lanes: Lanes<Carrier>,
-    pub(crate) names: Names,
+    pub(crate) names: Arc<Names>,
     links: Vec<Link>,
     #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only tests set it"))]
     hook: Arc<AtomicI64>,
@@ -63,6 +63,7 @@ pub struct Builder {
     reap_every: Option<Duration>,
     migrates: bool,
     answer_within: Duration,
+    rehearses: bool,
 }
 
 /// Why a [`PostgresStore`] was not made. A server that is away is no reason.
@@ -139,38 +140,56 @@ impl Builder {
         Self { answer_within, ..self }
     }
 
-    /// Makes the store and waits for its first attempt to connect. If the server is away, the
-    /// store says [`StoreError::Unavailable`] until it is there.
+    /// Leaves the functions to be called for the first time by who asks: for tests that count what
+    /// is written.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unrehearsed(self) -> Self {
+        Self { rehearses: false, ..self }
+    }
+
+    /// Makes the store and waits until each connection was tried and is ready to decide, ten
+    /// seconds at most. If the server is away, the store says [`StoreError::Unavailable`] until it
+    /// is there.
     ///
     /// # Errors
     /// The URL or the table's name cannot be used.
     pub async fn connect(self) -> Result<PostgresStore, BuildError> {
         let store = self.build()?;
-        for link in &store.links {
-            link.tried().await;
-        }
+        let tried = async {
+            for link in &store.links {
+                link.tried().await;
+            }
+        };
+        // What is not there by then is found later, as after any break.
+        let _ = tokio::time::timeout(CONNECT_MAX, tried).await;
         Ok(store)
     }
 
     fn build(self) -> Result<PostgresStore, BuildError> {
         let address: Address = self.url.parse()?;
         let table: TableName = self.table.parse()?;
-        let migrated = OnceCell::new();
+        let migrated = Arc::new(OnceCell::new());
         let answer_within = self.answer_within;
         let migrates = self.migrates;
-        let plan = Arc::new(Plan { address, table, migrates, answer_within, migrated });
+        let names = Arc::new(Names { prefix: self.prefix, unlogged: self.unlogged });
+        let plan = Plan { address, table, migrates, answer_within, migrated, rehearsed: None };
+        let rehearsed = self.rehearses.then(|| Arc::clone(&names));
+        let rehearsed = Plan { rehearsed, ..plan.clone() };
+        let rehearsed = Arc::new(rehearsed);
         let links: Vec<Link> =
-            (0..self.connections).map(|_| Link::start(Arc::clone(&plan))).collect();
+            (0..self.connections).map(|_| Link::start(Arc::clone(&rehearsed))).collect();
         let hook = Arc::new(AtomicI64::new(-1));
         let carrier = Carrier { links: links.clone(), answer_within, hook: Arc::clone(&hook) };
         let size =
             Size { lanes: self.connections, batch_max: self.batch_max, queue_max: self.queue_max };
-        let reaper = Reaper::new(Link::start(plan), Arc::clone(&hook), answer_within);
+        let reaper = Reaper::new(Link::start(Arc::new(plan)), Arc::clone(&hook), answer_within);
         let reaping =
             self.reap_every.map(|every| tokio::spawn(reaper.clone().run(every)).abort_handle());
         Ok(PostgresStore {
             lanes: Lanes::start(size, Arc::new(carrier)),
-            names: Names { prefix: self.prefix, unlogged: self.unlogged },
+            names,
             links,
             hook,
             #[cfg(feature = "testing")]
@@ -182,6 +201,10 @@ impl Builder {
 }
 
 impl PostgresStore {
+    /// How long a decision should wait for it: a commit on a busy machine takes tens of
+    /// milliseconds, and callers that race for one key wait for each other's.
+    pub const DEADLINE: Span = Span::from_ms(250);
+
     /// A store at a URL: `postgres://user:password@host:5432/database?sslmode=require`.
     pub fn builder(url: impl Into<String>) -> Builder {
         Builder {
@@ -195,6 +218,7 @@ impl PostgresStore {
             reap_every: Some(Duration::from_secs(5)),
             migrates: true,
             answer_within: Duration::from_secs(2),
+            rehearses: true,
         }
     }
 
@@ -213,11 +237,16 @@ impl PostgresStore {
         self.reaper.turn(&mut Pages::default()).await
     }
 
-    /// Whether every connection is there.
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
+    /// Whether every connection is there, and has run what it will be asked.
+    #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.links.iter().all(|link| link.ready().is_ok())
+        self.connected() == self.links.len()
+    }
+
+    /// How many connections are there.
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        self.links.iter().filter(|link| link.ready().is_ok()).count()
     }
 
     /// Decides at this instant instead of the server's clock; `None` goes back to it.
@@ -399,6 +428,11 @@ impl Cells for PostgresStore {
 }
 
 impl Names {
+    /// Whether any policy is in unlogged tables.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        !self.unlogged.is_empty()
+    }
+
     pub(crate) fn durability(&self, policy: &str) -> Durability {
         if self.unlogged.contains(policy) { Durability::Unlogged } else { Durability::Logged }
     }
@@ -407,7 +441,12 @@ impl Names {
         stored(kind, [self.prefix.as_bytes(), policy.as_bytes(), shape.as_bytes()], key)
     }
 
-    fn asked(&self, policy: &str, strategy: &Builtin, key: &[u8]) -> Result<Asked, StoreError> {
+    pub(crate) fn asked(
+        &self,
+        policy: &str,
+        strategy: &Builtin,
+        key: &[u8],
+    ) -> Result<Asked, StoreError> {
         let (kind, spec): (Kind, Spec) = spec(strategy).ok_or_else(unknown)?;
         let key = self.key(kind, policy, &strategy.shape().to_string(), key);
         Ok(Asked { key, spec, action: CHECK, cost: number(Cost::ONE.units()) })
@@ -428,12 +467,12 @@ fn judged(action: Action) -> Result<(i32, i64), StoreError> {
     })
 }
 
-fn leased(ask: lease::Ask) -> [i64; 4] {
+pub(crate) fn leased(ask: lease::Ask) -> [i64; 4] {
     let lease::Ask { need, least, want, round_trip } = ask.bounded();
     [need, least, want, round_trip.us()].map(number)
 }
 
-fn given_back(back: GiveBack) -> [i64; 5] {
+pub(crate) fn given_back(back: GiveBack) -> [i64; 5] {
     let GiveBack { id, units, granted_at, paid_until } = back.bounded();
     // A name, not a number: any of its bits may be set.
     let [whose, which] = [id.incarnation, id.count].map(u64::cast_signed);
@@ -504,8 +543,8 @@ impl Drop for PostgresStore {
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut store = f.debug_struct("PostgresStore");
-        let up = self.links.iter().filter(|link| link.ready().is_ok()).count();
-        store.field("connections", &self.links.len()).field("up", &up).finish_non_exhaustive()
+        store.field("connections", &self.links.len()).field("up", &self.connected());
+        store.finish_non_exhaustive()
     }
 }
 
@@ -518,6 +557,8 @@ impl fmt::Debug for Builder {
     }
 }
 
+/// The longest that [`Builder::connect`] waits.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 const CHECK: i32 = 0;
 const PEEK: i32 = 1;
 const FORECAST: i32 = 2;

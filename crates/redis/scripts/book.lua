@@ -19,7 +19,8 @@ local DEBT_MAX, DEBITED_MAX, CIVIL_WINDOWS_MAX = 2251799813685247, 4503599627370
 local SLACK, CHUNK, FORGOTTEN = 60000000, 1000, 256
 -- Instants end at 2^52, so sums of both are exact; ends that lie past it never come. A version that
 -- does not know of it forgets those that were settled first too.
-local EXPIRED_FROM, SETTLED_LAST = 4503599627370496, '4503599627370495.5'
+local EXPIRED_FROM, BEFORE_EXPIRED = 4503599627370496, '(4503599627370496'
+local SETTLED_LAST = '4503599627370495.5'
 local act, lease, ttl = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 -- The ordinary case first, without all that the others need: a plain debit of one account which is
@@ -157,7 +158,7 @@ local function sweep(a)
   if #over > 0 then call('ZREMRANGEBYSCORE', a.opens, '-inf', now_text) end
   -- Some at a time: the others are remembered for longer, and nobody has to wait.
   local count = min(call('ZCOUNT', a.ends, EXPIRED_TEXT, instant(EXPIRED_FROM + now)), FORGOTTEN)
-  local settled = call('ZCOUNT', a.ends, '-inf', '(' .. EXPIRED_TEXT)
+  local settled = call('ZCOUNT', a.ends, '-inf', BEFORE_EXPIRED)
   forget(a, settled, count)
   forget(a, 0, min(call('ZCOUNT', a.ends, '-inf', now_text), FORGOTTEN - count))
   a.open, a.ended = call('ZCARD', a.opens), call('ZCARD', a.ends)
@@ -347,7 +348,7 @@ local function commit_settle(a)
   if a.ended <= a.ended_max then return end
   -- The oldest that were settled before, some at a time.
   local gone, count = {}, min(a.ended - a.ended_max, FORGOTTEN)
-  local settled = call('ZRANGEBYSCORE', a.ends, '-inf', '(' .. EXPIRED_TEXT, 'LIMIT', 0, count + 1)
+  local settled = call('ZRANGEBYSCORE', a.ends, '-inf', BEFORE_EXPIRED, 'LIMIT', 0, count + 1)
   for _, one in ipairs(settled) do
     if one ~= lease and #gone < count then gone[#gone + 1] = one end
   end

@@ -1,10 +1,3 @@
--- How long units take to come back: ticks, and 1/d ticks.
-local function length(p, units)
-  local low = units * p.unit_part
-  local carry = floor(low / p.d)
-  return units * p.unit + carry, low - carry * p.d
-end
-
 -- The most units, up to the limit, that come back within so many ticks and 1/d ticks.
 local function units_within(p, ticks, part)
   local function fits(units)
@@ -20,8 +13,9 @@ local function units_within(p, ticks, part)
 end
 
 -- What has come back by itself since the grant is not restored: as if it had never been granted.
+-- Nor is anything that another rate's numbers have counted since.
 local function restore(p, whole, part, units, since)
-  if not whole or whole < now then return 0 end
+  if not whole or whole < now or type(part) == 'table' then return 0 end
   local came = units_within(p, since, 0)
   local high, low = length(p, came)
   if high < since or low > 0 then came = came + 1 end

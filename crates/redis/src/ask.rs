@@ -1,6 +1,8 @@
 //! What is asked of the scripts, as numbers, and what they answer.
 
-use admittance::{Builtin, Cadence, Decision, Micros, Outcome, Retry, Span, StoreError, Weekday};
+use admittance::{
+    Builtin, Cadence, Decision, Micros, Outcome, Retry, Shape, Span, StoreError, Ticks, Weekday,
+};
 use redis::Value;
 
 use crate::scripts::{Family, Script};
@@ -8,16 +10,13 @@ use crate::scripts::{Family, Script};
 /// A strategy's parameters as its family's `parse` reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Params {
-    numbers: [i64; 6],
+    numbers: [i64; 7],
     length: usize,
     /// How many numbers a key's state has that a script may have to go through.
     pub(crate) cells: usize,
 }
 
 impl Params {
-    /// For scripts that know no strategy.
-    pub(crate) const NONE: Self = Self { numbers: [0; 6], length: 0, cells: 1 };
-
     pub(crate) fn of(strategy: &Builtin) -> Result<(Family, Self), StoreError> {
         let family = Family::of(strategy).ok_or_else(unknown)?;
         let params = match strategy {
@@ -25,17 +24,18 @@ impl Params {
                 let (unit, span) = (tat.unit(), tat.tolerance());
                 Self::from([
                     tat.limit(),
-                    tat.denominator(),
+                    unit.denominator,
                     unit.whole,
                     unit.fraction,
                     span.whole,
                     span.fraction,
+                    rate(strategy.shape(), unit),
                 ])
             }
             Builtin::Window(window) => {
                 let [kind, first, second] = cadence(window.cadence()).ok_or_else(unknown)?;
                 let limit = window.limit().cast_signed();
-                Self { numbers: [limit, kind, first, second, 0, 0], length: 4, cells: 1 }
+                Self { numbers: [limit, kind, first, second, 0, 0, 0], length: 4, cells: 1 }
             }
             Builtin::SlidingWindow(sliding) => {
                 let numbers = [sliding.limit(), sliding.window().us(), sliding.buckets()];
@@ -60,13 +60,23 @@ impl Params {
 
 impl<const N: usize> From<[u64; N]> for Params {
     fn from(given: [u64; N]) -> Self {
-        let mut numbers = [0; 6];
+        let mut numbers = [0; 7];
         for (number, given) in numbers.iter_mut().zip(given) {
             // Every parameter is below 2^53.
             *number = given.cast_signed();
         }
         Self { numbers, length: N, cells: 1 }
     }
+}
+
+/// The units that come back in a gcra's period: what says which T a state was written under, since
+/// keys are named by the period. Zero for a token bucket, whose name says the whole rate.
+fn rate(shape: Shape, unit: Ticks) -> u64 {
+    let Shape::Gcra { period } = shape else { return 0 };
+    let (whole, denominator) = (u128::from(unit.whole), u128::from(unit.denominator));
+    let parts = u128::from(period.us()) * denominator;
+    let rate = parts / (whole * denominator + u128::from(unit.fraction)).max(1);
+    u64::try_from(rate).unwrap_or(0)
 }
 
 /// The kind of windows, and the two numbers that its arithmetic needs.
@@ -145,7 +155,6 @@ impl Told {
 /// How many numbers a script answers per key.
 pub(crate) const fn width(script: Script) -> usize {
     match script {
-        Script::Reset => 1,
         Script::Lease(_) => 4,
         _ => 3,
     }
@@ -153,13 +162,18 @@ pub(crate) const fn width(script: Script) -> usize {
 
 /// How many numbers a script answers that was called with so many keys.
 const fn length(script: Script, keys: usize) -> usize {
-    // The second key says that the lease has been given back.
-    if matches!(script, Script::GiveBack(_)) { 1 } else { keys * width(script) }
+    match script {
+        // The other keys are what is remembered of leases.
+        Script::GiveBack(_) => 1,
+        Script::Reset if keys > 0 => 1,
+        _ => keys * width(script),
+    }
 }
 
 /// Whether a script's answer is about all its keys together.
 pub(crate) const fn is_joint(script: Script) -> bool {
-    matches!(script, Script::All | Script::Any | Script::GiveBack(_)) || is_free(script)
+    matches!(script, Script::All | Script::Any | Script::GiveBack(_) | Script::Reset)
+        || is_free(script)
 }
 
 /// Whether a script's answer is as long as it has something to say.

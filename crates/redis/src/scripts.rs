@@ -285,5 +285,8 @@ const EXPORTS: &str = "return { parse = parse, read = read, ask = ask, write = w
 
 const _: () = {
     let kept = GIVE_BACK_MAX.us() + 60_000_000;
-    assert!(GIVE_BACK_MAX.us() == 120_000_000 && kept == 180_000_000, "as give_back.lua has them");
+    assert!(
+        GIVE_BACK_MAX.us() == 120_000_000 && kept == 180_000_000,
+        "as give_back.lua and reset.lua have them"
+    );
 };

@@ -163,13 +163,19 @@ impl RedisStore {
             }
             Action::GiveBack(back) => {
                 let marker = self.name(op.policy, &marker(back.id), op.key);
-                let names = [name, marker];
+                let names = [name, marker, self.name(op.policy, RESET, op.key)];
                 return Ok(self.give_back(names, lendable(family)?, params, back));
             }
             Action::Check(cost) => (Script::Check(family), params, cost.units()),
             Action::Peek => (Script::Peek(family), params, 1),
             Action::Forecast(cost) => (Script::Forecast(family), params, cost.units()),
-            Action::Reset => (Script::Reset, Params::NONE, 0),
+            Action::Reset => {
+                let mark = || self.name(op.policy, RESET, op.key);
+                let mark = Lendable::of(family).is_some().then(mark);
+                let keys = std::iter::once(name).chain(mark).collect();
+                let what = What::Whole { script: Script::Reset, keys, args: Vec::new() };
+                return Ok(self.ask_of(op.policy, what));
+            }
             _ => return Err(refused("this version of the Redis store does not know the action")),
         };
         let items = vec![Item { name, cost }];
@@ -191,7 +197,7 @@ impl RedisStore {
 
     fn give_back(
         &self,
-        names: [Vec<u8>; 2],
+        names: [Vec<u8>; 3],
         family: Lendable,
         params: Params,
         back: GiveBack,
@@ -430,6 +436,8 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+/// Stands where a shape does in the name of what remembers when a key was reset.
+const RESET: &str = "-reset";
 /// What the cell scripts answer.
 const LOADED_NOTHING: i64 = 0;
 const LOADED: i64 = 1;

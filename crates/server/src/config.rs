@@ -42,6 +42,7 @@ mod joint;
 mod json;
 mod lease;
 mod load;
+mod naming;
 mod node;
 mod policy;
 mod problem;
@@ -68,7 +69,8 @@ use self::format::Format;
 pub use self::joint::{JointBudgets, JointConfig, JointKind, JointPrices, JointTerms};
 pub use self::lease::TierConfig;
 pub use self::load::{LoadBy, LoadConfig, Shedding};
-use self::node::{Entry, Node, Value};
+use self::naming::Naming;
+use self::node::{Entry, Value};
 use self::policy::quoted_key;
 pub(crate) use self::problem::nearest;
 pub(crate) use self::problem::quoted;
@@ -175,9 +177,6 @@ impl Fail {
 }
 
 impl PolicyConfig {
-    /// How many keys a policy keeps if nobody says otherwise.
-    pub const MAX_KEYS_DEFAULT: u64 = 1_000_000;
-
     /// The most keys a policy may be told to keep.
     pub const MAX_KEYS_MAX: u64 = 1 << 36;
 }
@@ -387,7 +386,7 @@ impl Reader {
         }
         let (mut policies, places): (Vec<_>, Vec<_>) = policies?.into_iter().unzip();
         if let Some(naming) = naming {
-            self.apply(naming, &mut policies);
+            self.warnings.extend(naming.apply(&mut policies));
         }
         let (defaults, warnings) = (self.defaults, Report::default());
         let mut config = Config { policies, load, defaults, warnings };
@@ -497,60 +496,18 @@ impl Reader {
             self.report(Some(defaults.value.place), "defaults", message);
             return None;
         };
-        let mut prefix = None;
-        let mut version = None;
+        let mut reading = naming::Reading::default();
         for entry in entries {
-            let read = match entry.key.as_str() {
-                "prefix" => policy::plain_text(&entry.value).map(|text| {
-                    prefix = Some((text, entry.place));
-                }),
-                "prefixVersion" => PrefixVersion::read(&entry.value).map(|read| {
-                    version = Some(read);
-                }),
-                _ => {
-                    self.unknown(entry, DEFAULTS);
-                    continue;
+            match reading.key(entry) {
+                Some(Ok(())) => {}
+                Some(Err(message)) => {
+                    let path = format!("defaults.{}", entry.key);
+                    self.report(Some(entry.value.place), &path, message);
                 }
-            };
-            if let Err(message) = read {
-                let path = format!("defaults.{}", entry.key);
-                self.report(Some(entry.value.place), &path, message);
+                None => self.unknown(entry, naming::KEYS),
             }
         }
-        let (prefix, place) = prefix?;
-        Some(Naming { prefix, place, version })
-    }
-
-    /// Names the policies that have no prefix of their own.
-    fn apply(&mut self, naming: Naming, policies: &mut [PolicyConfig]) {
-        let Naming { prefix, place, version } = naming;
-        let mut example = None;
-        for policy in policies.iter_mut().filter(|policy| policy.prefix.is_none()) {
-            let name = match prefix.as_str() {
-                "" => policy.name.clone(),
-                prefix => format!("{prefix}:{}", policy.name),
-            };
-            example.get_or_insert_with(|| name.clone());
-            if version == Some(PrefixVersion::Replaces) {
-                let gate = policy.concurrency.as_mut();
-                if let Some(fleet) = gate.and_then(|gate| gate.fleet.as_mut()) {
-                    fleet.prefix.get_or_insert(name);
-                }
-                policy.prefix = Some(prefix.clone());
-            } else {
-                policy.prefix = Some(name);
-            }
-        }
-        if let (Some(example), None) = (example, version) {
-            let message = format!(
-                "comes before the names of policies in a shared store: {}. Earlier versions had it \
-                 in their place, so counters from before are not read; write prefixVersion: 2 \
-                 beside it if that is meant, or prefixVersion: 1 to keep the old names",
-                quoted(&example),
-            );
-            let path = "defaults.prefix".to_owned();
-            self.warnings.push(Problem { place: Some(place), path, message });
-        }
+        reading.naming()
     }
 
     fn unknown(&mut self, entry: &Entry, known: &[&str]) {
@@ -573,33 +530,6 @@ impl Reader {
 
 const BUILT_IN: &str = include_str!("config/built-in.yaml");
 const EXAMPLE: &str = "limiters: { api: { strategy: gcra, limit: 100, period: 1m } }";
-/// The prefix of policies that have none of their own, as the file says it.
-struct Naming {
-    prefix: String,
-    place: Place,
-    version: Option<PrefixVersion>,
-}
-
-/// How a default prefix makes names in a shared store.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PrefixVersion {
-    /// It is the name of every policy, so those of one shape share their counters.
-    Replaces,
-    /// It comes before the policy's name.
-    Precedes,
-}
-
-impl PrefixVersion {
-    fn read(node: &Node) -> Result<Self, String> {
-        match scalar::text(node, "prefixVersion: 2")? {
-            "1" => Ok(Self::Replaces),
-            "2" => Ok(Self::Precedes),
-            other => Err(format!("{} is not a version; write 1 or 2", quoted(other))),
-        }
-    }
-}
-
-const DEFAULTS: &[&str] = &["prefix", "prefixVersion"];
 const TOP_LEVEL: &[&str] = &["limiters", "defaults", "load", "version", "capture", "replay"];
 const NAME_MAX: usize = 256;
 /// The name that probes have in a shared store.

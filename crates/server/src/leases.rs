@@ -177,6 +177,11 @@ impl Leases {
         self.clock.now()
     }
 
+    /// What the wall clock shows: limits reset by it.
+    pub(crate) fn wall(&self) -> Micros {
+        self.clock.wall()
+    }
+
     /// What they end by.
     pub(crate) fn clock(&self) -> SharedClock {
         Arc::clone(&self.clock)

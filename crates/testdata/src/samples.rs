@@ -225,13 +225,21 @@ pub fn builtin(rng: &mut Rng, kind: u64) -> Sample<Builtin> {
     }
 }
 
-/// Another strategy of the same shape: another limit, burst or capacity.
+/// Another strategy of the same shape: another rate, limit, burst or capacity.
 pub fn sibling(rng: &mut Rng, sample: &Sample<Builtin>) -> Builtin {
     let limit = if rng.bool() { rng.u64(1..60) } else { sample.limit.div_ceil(rng.u64(1..9)) };
     let limit = limit.max(1);
     let made = match sample.strategy.shape() {
         Shape::Gcra { period } => {
-            Tat::gcra(Gcra { limit, period, burst: limit.min(50) }).map(Builtin::from)
+            // Anything from a tenth of the rate to ten times it, and sometimes none like it.
+            let rate = match rng.u8(..4) {
+                0 => spread(rng, EXACT_MAX),
+                1 => limit,
+                _ => gcra_rate(sample, period).saturating_mul(rng.u64(1..100)).div_ceil(10),
+            };
+            let rate = rate.clamp(1, EXACT_MAX);
+            let burst = if rng.bool() { limit.min(50) } else { limit };
+            Tat::gcra(Gcra { limit: rate, period, burst }).map(Builtin::from)
         }
         Shape::TokenBucket { refill_per_sec } => {
             let capacity = Decimal::whole(limit).expect("no larger than the sample's");
@@ -248,6 +256,15 @@ pub fn sibling(rng: &mut Rng, sample: &Sample<Builtin>) -> Builtin {
     };
     // A few do not stay exact; they are the subject of other tests.
     made.unwrap_or(sample.strategy)
+}
+
+/// The units of a gcra's period.
+fn gcra_rate(sample: &Sample<Builtin>, period: Span) -> u64 {
+    let Builtin::Tat(tat) = sample.strategy else { return 1 };
+    let unit = tat.unit();
+    let parts = u128::from(period.us()) * u128::from(unit.denominator);
+    let unit = u128::from(unit.whole) * u128::from(unit.denominator) + u128::from(unit.fraction);
+    u64::try_from(parts / unit.max(1)).unwrap_or(1)
 }
 
 pub const SECOND: u64 = 1_000_000;

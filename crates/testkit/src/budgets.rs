@@ -92,11 +92,12 @@ pub struct TimedEntry<'a> {
 pub async fn accounts_equal_core<B: Budgets>(budgets: &B) -> Result<(), Departure> {
     let mut rng = generator(74);
     let mut accounts = budgets.fresh().await;
-    for timeline in 0..long(budgets.timelines()) {
+    let scripted = std::iter::once(draw::lowered_bounds());
+    let drawn = (0..long(budgets.timelines())).map(|number| draw::timeline(&mut rng, number));
+    for (timeline, steps) in scripted.chain(drawn).enumerate() {
         if timeline % TIMELINES_PER_STORE == 0 {
             accounts = budgets.fresh().await;
         }
-        let steps = draw::timeline(&mut rng, timeline);
         let charges: Vec<Vec<_>> = steps.iter().map(draw::Step::charges).collect();
         let entries = steps.iter().zip(&charges).map(|(step, charges)| TimedEntry {
             at: step.expected.at,

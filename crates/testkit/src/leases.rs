@@ -38,6 +38,66 @@ pub async fn leases_equal_core<H: Harness>(harness: &H) -> Result<(), Violation>
     racing_holders_are_granted_exactly_the_limit(harness).await
 }
 
+/// What was granted before a reset is forgotten with the rest: given back afterwards, it restores
+/// nothing. What was granted after it does.
+///
+/// # Errors
+/// The violation.
+pub async fn resets_forget_what_was_lent<H: Harness>(harness: &H) -> Result<(), Violation> {
+    for strategy in strategies().into_iter().filter(|strategy| strategy.leasable().is_ok()) {
+        let trial = Trial::new(harness, Contract::Resets, strategy).await;
+        let (one, soon) = (Span::from_us(1_000), START + Span::from_us(2_000));
+        let before = lend(&trial, START + Span::from_us(500)).await?;
+        trial.set_clock(START + one).await;
+        trial.counted(START, 1, trial.reset(b"lent").await?.into())?;
+        // A clock that was set back does not make the reset an earlier one.
+        trial.set_clock(START).await;
+        trial.reset(b"lent").await?;
+        trial.set_clock(soon).await;
+        trial.counted(soon, LIMIT, trial.drain(b"lent").await?)?;
+        trial.counted(soon, 0, give_back(&trial, before).await?)?;
+        trial.counted(soon, 0, trial.drain(b"lent").await?)?;
+        // Nor is a grant a later one whose clock was set back.
+        trial.counted(soon, 1, trial.reset(b"lent").await?.into())?;
+        let unreset = lend(&trial, START).await?;
+        trial.counted(START, 0, give_back(&trial, unreset).await?)?;
+        // Another key's leases are as they were, and so is one that is granted later.
+        trial.reset(b"other").await?;
+        let late = soon + Span::from_secs(1);
+        trial.set_clock(late).await;
+        trial.reset(b"lent").await?;
+        let later = late + one;
+        let after = lend(&trial, later).await?;
+        let restored = give_back(&trial, after).await?;
+        trial.counted(later, LIMIT, restored)?;
+        trial.counted(later, LIMIT, trial.drain(b"lent").await?)?;
+    }
+    Ok(())
+}
+
+/// All of the limit at an instant, as it would be given back.
+async fn lend<H: Harness>(trial: &Trial<'_, H>, at: Micros) -> Result<GiveBack, Violation> {
+    trial.set_clock(at).await;
+    let ask = Ask { need: 0, least: 0, want: LIMIT, round_trip: Span::ZERO };
+    let answer = trial.apply(b"lent", Action::Lease(ask)).await?.answer;
+    let grant = answer.grant().ok_or_else(|| trial.violated(Fact::WrongKind(answer)))?;
+    let count = at.epoch_us();
+    trial.counted(at, LIMIT, grant.granted)?;
+    Ok(GiveBack {
+        id: LeaseId { incarnation: 7, count },
+        units: grant.granted,
+        granted_at: grant.at,
+        paid_until: grant.decision.reset_at,
+    })
+}
+
+async fn give_back<H: Harness>(trial: &Trial<'_, H>, back: GiveBack) -> Result<u64, Violation> {
+    match trial.apply(b"lent", Action::GiveBack(back)).await?.answer {
+        Answer::GivenBack(restored) => Ok(restored),
+        other => Err(trial.violated(Fact::WrongKind(other))),
+    }
+}
+
 fn is_leasable(rng: &mut Rng, kind: u64) -> bool {
     builtin(rng, kind).strategy.leasable().is_ok()
 }

@@ -91,7 +91,7 @@ pub use fleets::{
 pub use fused::{fused_asks_are_atomic, fused_denials_leave_no_trace, fused_equal_core};
 pub use groups::{groups_equal_core, many_keys_at_one_instant};
 pub use joint::joint_admits_less;
-pub use leases::leases_equal_core;
+pub use leases::{leases_equal_core, resets_forget_what_was_lent};
 #[cfg(feature = "servers")]
 pub use persistent::Persistent;
 pub use races::racing_callers_admit_exactly_the_burst;
@@ -143,12 +143,6 @@ pub trait Harness: Sync {
         TIMELINES_DEFAULT
     }
 
-    /// Whether a key whose policy's limit changed keeps what it had spent, as in a store that is
-    /// shared it must. The store in this process starts anew with its policies.
-    fn keeps_what_was_spent(&self) -> bool {
-        true
-    }
-
     /// Runs a future to its end on the calling thread, as each of the racing callers does. A store
     /// whose futures need a runtime enters that runtime here; it must have threads of its own,
     /// since the thread that runs the suite waits for the callers.
@@ -178,6 +172,7 @@ pub async fn conformance<H: Harness>(harness: &H) -> Result<(), Violation> {
     keeps_what_was_spent_when_a_limit_changes(harness).await?;
     groups_equal_core(harness).await?;
     leases_equal_core(harness).await?;
+    resets_forget_what_was_lent(harness).await?;
     equals_core(harness).await
 }
 

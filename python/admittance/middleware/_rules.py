@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from .._shapes import Answered, AsyncChecks, Checks, Decided, Held, is_async, is_awaitable
+from .._shapes import (
+    Answered,
+    AsyncChecks,
+    Checks,
+    Decided,
+    Held,
+    counted,
+    is_async,
+    is_awaitable,
+)
 from ..errors import AdmittanceError, InvalidRequestError, ServiceUnavailableError
 from ..headers import NEVER_MS, Legacy, Quota, retry_after_secs, tell
 
@@ -90,7 +99,7 @@ class Rules(Generic[Asking]):
         if asked is None:
             return PASS
         try:
-            return self._ruled(self._ask(*asked))
+            return self._ruled(counted(self.backend, self._ask(*asked)))
         except ServiceUnavailableError as error:
             return self._failed(error)
 
@@ -101,7 +110,8 @@ class Rules(Generic[Asking]):
             return PASS
         try:
             answer = self._ask(*asked)
-            return self._ruled(await answer if is_awaitable(answer) else answer)
+            answer = await answer if is_awaitable(answer) else answer
+            return self._ruled(counted(self.backend, answer))
         except ServiceUnavailableError as error:
             return self._failed(error)
 

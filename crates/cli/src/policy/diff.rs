@@ -66,7 +66,7 @@ fn changes(old: &Config, new: &Config) -> Vec<Change> {
     for name in names {
         let (was, is) = (before.get(name), after.get(name));
         let (kind, reload) = match (was, is) {
-            (Some(was), Some(is)) => (Kind::Changed, kept((old, was), (new, is))),
+            (Some(was), Some(is)) => (Kind::Changed, kept(was, is)),
             (Some(_), None) => (Kind::Removed, vec![REMOVED.to_owned()]),
             _ => (Kind::Added, vec!["starts with nothing counted".to_owned()]),
         };
@@ -82,7 +82,7 @@ fn changes(old: &Config, new: &Config) -> Vec<Change> {
 }
 
 /// What a reload keeps of what a policy has counted.
-fn kept((old, was): (&Config, &PolicyConfig), (new, is): (&Config, &PolicyConfig)) -> Vec<String> {
+fn kept(was: &PolicyConfig, is: &PolicyConfig) -> Vec<String> {
     let mut kept = Vec::new();
     let is_named_so = was.store_name() == is.store_name();
     let opened = |policy: &PolicyConfig| {
@@ -98,7 +98,10 @@ fn kept((old, was): (&Config, &PolicyConfig), (new, is): (&Config, &PolicyConfig
             kept.push("rate: kept in process; starts anew in a store".to_owned());
         }
         (Some(was), Some(is)) if was.strategy.shape() == is.strategy.shape() && is_named_so => {
-            kept.push("rate: starts anew in process; keys in a store are kept".to_owned());
+            kept.push("rate: keys keep the units that they have spent".to_owned());
+        }
+        (Some(was), Some(is)) if is.strategy.can_convert(&was.strategy) => {
+            kept.push("rate: keys keep their units in process; starts anew in a store".to_owned());
         }
         (Some(_), Some(_)) => kept.push("rate: starts anew".to_owned()),
         (Some(_), None) => kept.push("rate: forgotten".to_owned()),
@@ -298,8 +301,13 @@ mod tests {
         for (new, said) in [
             (
                 "{ strategy: gcra, limit: 7, period: 1s, burst: 5 }",
-                "~ api\n    limit: 5 → 7\n  reload: rate: starts anew in process; keys in a store \
-                 are kept\n",
+                "~ api\n    limit: 5 → 7\n  reload: rate: keys keep the units that they have \
+                 spent\n",
+            ),
+            (
+                "{ strategy: gcra, limit: 5, period: 1h, burst: 5 }",
+                "~ api\n    period: 1000ms → 3600000ms\n  reload: rate: keys keep their units in \
+                 process; starts anew in a store\n",
             ),
             (
                 "{ strategy: gcra, limit: 5, period: 1s, fail: closed }",

@@ -132,7 +132,7 @@ fn validate_prints_the_resolved_form_and_does_not_serve() {
                 floor: 1%\n  waitMax: 5ms\n  rotation: 3600000ms\n  seed: 0\n";
     let first = "limiters:\n  \"api\": # limit shown: 5\n    strategy: gcra\n    limit: 5\n    \
                  period: 3600000ms\n    burst: 5\n    maxKeys: 1000000\n    onFull: evict\n    \
-                 fail: closed\n    waitReplicas: 0\n    storeDeadline: 20ms\n    durable: true\n";
+                 fail: closed\n    waitReplicas: 0\n    storeDeadline: 50ms\n    durable: true\n";
     let first = format!("{load}{first}");
     assert!(out(&output).starts_with(&first), "{}", out(&output));
     let output = run(&["serve", "--validate", "--no-load-shedding"]);

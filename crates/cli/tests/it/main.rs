@@ -6,6 +6,7 @@ mod attack;
 mod coded;
 mod command;
 mod concurrency;
+mod contention;
 mod cost;
 mod drain;
 mod fleet;

@@ -294,8 +294,8 @@ fn policy_diff_shows_what_changed_and_exits_as_diff_does() {
     let diff = place.run(&["policy", "diff", "a.yaml", "b.yaml"]);
     let said = out(&diff);
     assert_eq!(diff.status.code(), Some(1), "{}", err(&diff));
-    let api = "~ api\n    limit: 3 → 2\n  reload: rate: starts anew in process; keys in a store \
-               are kept\n~ llm\n";
+    let api = "~ api\n    limit: 3 → 2\n  reload: rate: keys keep the units that they have \
+               spent\n~ llm\n";
     assert!(said.starts_with(api), "{said}");
     assert!(said.contains("    concurrency.maxLimit: 2 → 1\n"), "{said}");
     assert!(said.contains("- old\n") && said.contains("  - strategy: gcra\n"), "{said}");

@@ -11,6 +11,8 @@
 //! - A give-back restores no more than was granted and not spent: within the window that paid, and
 //!   for a continuous limit only what has not come back by itself since, as if it had never been
 //!   granted. Given back in full it could be renewed for ever; a mutant does that.
+//! - A give-back goes by the numbers of the grant. If others have counted since, so that the state
+//!   is of another rate, it restores nothing.
 //!
 //! # Proven by
 //! `tests/it/lease.rs`, and the conformance suite of `admittance-testkit` for every store.

@@ -505,7 +505,8 @@ impl Holder {
             // Else it is the wait for all of its cost. The store's instant is rounded up to a tick,
             // so the wait is too.
             Builtin::Tat(tat) => {
-                let state = TatState { whole: store.reset_at.epoch_us(), fraction: 0 };
+                let whole = store.reset_at.epoch_us();
+                let state = TatState { whole, fraction: 0, unit: tat.unit() };
                 tat.ask(Some(&state), grant.at, cost).outcome
             }
             _ => Outcome::Deny(Retry::After(store.reset_at.since(grant.at))),

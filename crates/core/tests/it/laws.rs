@@ -7,6 +7,7 @@
 
 mod algebra;
 mod bounds;
+mod changed;
 mod contract;
 mod parts;
 mod several;

@@ -238,7 +238,7 @@ impl<R: Rates, A: Accounts + 'static> Charges for Apart<R, A> {
     }
 
     fn now(&self) -> Micros {
-        self.clock.now()
+        self.clock.wall()
     }
 
     async fn charge(&self, ask: Charging<'_>) -> Result<Charged, StoreError> {

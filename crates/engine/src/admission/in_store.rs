@@ -190,7 +190,7 @@ impl<S: Fuses + 'static> Charges for InStore<S> {
     }
 
     fn now(&self) -> Micros {
-        self.store.settings().clock.now()
+        self.store.settings().clock.wall()
     }
 
     async fn charge(&self, ask: Charging<'_>) -> Result<Charged, StoreError> {

@@ -152,7 +152,7 @@ impl<S: Strategy, C: Clock + Clone> Local<S, C> {
                     Some(rate) => told(Some(rate), None),
                     // The account has denied. Whether the rate would have is what counts first.
                     None => {
-                        let now = self.clock.precise();
+                        let now = rate.instant(&self.clock);
                         let weighed = rate.weigh(hash, now, Cost::ONE);
                         match weighed.is_admit() {
                             true => told(Some(Alone::peek(&**rate, hash, now)), Some(cost)),
@@ -268,7 +268,7 @@ where
     }
 
     fn now(&self) -> Micros {
-        self.clock.now()
+        self.clock.wall()
     }
 
     // Nothing is charged before the future is polled, as with any other.

@@ -17,6 +17,7 @@ use admittance_core::{Cadence, Fused, Micros, Span};
 
 use self::shard::Shard;
 use super::{Accounts, Act, Booked, Charge, Entry};
+use crate::clock::Wall;
 use crate::key::Secret;
 use crate::{Clock, StoreError};
 
@@ -233,7 +234,7 @@ impl<C: Clock> MemoryAccounts<C> {
     ) -> Result<(Answered, Micros), StoreError> {
         let name = Name::of(charge);
         let mut shard = lock(&self.shards[self.shard_of(&name)]);
-        let now = self.clock.precise();
+        let now = Wall(&self.clock).precise();
         if let Some(slot) = shard.find(name.bytes()) {
             let answered = step(shard.account(slot), now);
             shard.changed(slot, charge.budget, &answered.standing);
@@ -274,7 +275,7 @@ impl<C: Clock> MemoryAccounts<C> {
         order.dedup();
         let mut held: Vec<MutexGuard<'_, Shard>> =
             order.iter().map(|&place| lock(&self.shards[place])).collect();
-        let now = self.clock.precise();
+        let now = Wall(&self.clock).precise();
         for wanted in &mut wanted {
             wanted.held = order.partition_point(|&other| other < wanted.shard);
             wanted.slot = held[wanted.held].find(wanted.name.bytes());

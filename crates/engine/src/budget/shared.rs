@@ -28,15 +28,16 @@
 //! `tests/it/budget_fail.rs`, with a store that can be lost, and a part that begins full.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use admittance_core::budget::{Answered, Budget, Found, Settlement, Standing, Together};
-use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry, Span};
+use admittance_core::{Decimal, Invalid, Micros, Outcome, Retry};
 
 use super::{Accounts, Act, Booked, BookedBy, Charge, Entry, LeaseKey, MemoryAccounts};
-use crate::store::{part, share_of, unless_asked_wrongly};
+use crate::clock::Steady;
+use crate::store::{OutageShare, share_of, unless_asked_wrongly};
 use crate::{Clock, FailMode, Guarded, Outage, Parts, Source, StoreError};
 
 /// Accounts in a shared store, with what goes on without it.
@@ -61,25 +62,9 @@ use crate::{Clock, FailMode, Guarded, Outage, Parts, Source, StoreError};
 pub struct SharedAccounts<S> {
     store: Arc<Guarded<S>>,
     fail: FailMode,
-    /// What `Local` goes on with.
-    share: Option<Decimal>,
-    /// Where `Granted` takes it from.
-    parts: Option<Arc<Parts>>,
+    alone: OutageShare<Local>,
     max_keys: u64,
-    alone: Mutex<Option<Alone>>,
-    /// Whether there is something to drop, for those who only want to know that.
-    is_alone: AtomicBool,
     by_fail_mode: AtomicU64,
-}
-
-/// The accounts of one outage.
-struct Alone {
-    outage: u64,
-    /// The part they were made of. Another one that was granted meanwhile replaces it.
-    share: Decimal,
-    /// Since when others leave it to this node, if somebody grants it.
-    left: Option<Micros>,
-    accounts: Arc<MemoryAccounts<Arc<dyn Clock>>>,
 }
 
 impl<S: Accounts + 'static> SharedAccounts<S> {
@@ -88,19 +73,12 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// # Errors
     /// A share of zero or above one.
     pub fn new(store: Arc<Guarded<S>>, fail: FailMode) -> Result<Self, Invalid> {
-        let share = match fail {
-            FailMode::Local { share } => Some(part(share)?),
-            FailMode::Open | FailMode::Closed | FailMode::Granted { .. } => None,
-        };
         let max_keys = MemoryAccounts::<Arc<dyn Clock>>::MAX_KEYS_DEFAULT;
         Ok(Self {
             store,
             fail,
-            share,
-            parts: None,
+            alone: OutageShare::new(fail)?,
             max_keys,
-            alone: Mutex::default(),
-            is_alone: AtomicBool::new(false),
             by_fail_mode: AtomicU64::new(0),
         })
     }
@@ -108,7 +86,7 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// Where [`FailMode::Granted`] takes this node's part from. Without it there is none.
     #[must_use]
     pub fn parts(self, parts: Arc<Parts>) -> Self {
-        Self { parts: Some(parts), ..self }
+        Self { alone: self.alone.granted_by(parts), ..self }
     }
 
     /// How many accounts are kept here at most while this node goes on alone.
@@ -180,7 +158,7 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
 
     /// What may be asked of the store now, if that is less than the whole budgets.
     pub(crate) fn budgets_now(&self, entry: Entry<'_>) -> Result<Option<Vec<Budget>>, NoPart> {
-        let Some(thousandths) = self.granted().and_then(|parts| parts.together()) else {
+        let Some(thousandths) = self.alone.together() else {
             return Ok(None);
         };
         let share = share_of(thousandths).filter(|share| !share.is_zero());
@@ -211,11 +189,6 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
     /// Takes back what was reserved here during an outage.
     pub(crate) fn cancel_here(&self, entry: Entry<'_>) {
         let _ = self.settled_here(entry, self.store.outage());
-    }
-
-    /// The parts that are granted, if it goes by them.
-    fn granted(&self) -> Option<&Arc<Parts>> {
-        self.parts.as_ref().filter(|_| matches!(self.fail, FailMode::Granted { .. }))
     }
 
     fn without_store(&self, entry: Entry<'_>, outage: Option<Outage>) -> Booked {
@@ -275,52 +248,18 @@ impl<S: Accounts + 'static> SharedAccounts<S> {
 
     /// What this node goes on with during an outage. Before the breaker opens there is nothing.
     fn alone(&self, outage: Option<Outage>) -> Option<(Decimal, Local)> {
-        let outage = outage?;
-        let parts = self.granted();
-        let share = match parts {
-            None => self.share?,
-            Some(parts) => share_of(parts.alone()?)?,
-        };
-        let clock = Arc::clone(&self.store.settings().clock);
-        // Others may have left this node's part to it only after the outage began.
-        let left = parts.map(|parts| clock.precise() - parts.alone_for());
-        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = alone.as_ref().filter(|alone| alone.outage >= outage.number);
-        let is_left_anew = |known: &Alone| {
-            // They took it back meanwhile; that they leave it again takes longer than this.
-            let leaves = matches!(self.fail, FailMode::Granted { reserve: true });
-            leaves && left > known.left.map(|left| left + LEFT_ANEW)
-        };
-        let is_as_known = |known: &&Alone| known.share == share && !is_left_anew(known);
-        if let Some(known) = known.filter(is_as_known) {
-            return Some((share, Arc::clone(&known.accounts)));
-        }
-        // What was spent of another part before is not known to this one.
-        let since = match (known, left) {
-            (Some(_), _) => clock.precise(),
-            (None, Some(left)) => left.max(outage.since),
-            (None, None) => outage.since,
-        };
-        // One who was slower must not bring back an older outage.
-        let number = known.map_or(outage.number, |known| known.outage);
-        let accounts = MemoryAccounts::new(clock).max_keys(self.max_keys).spent_since(since);
-        let accounts = Arc::new(accounts);
-        *alone = Some(Alone { outage: number, share, left, accounts: Arc::clone(&accounts) });
-        self.is_alone.store(true, Ordering::Release);
-        Some((share, accounts))
+        let clock = &self.store.settings().clock;
+        self.alone.during(outage, clock, |_, since| {
+            // What is assumed to be spent since an instant is counted by the clock that showed it.
+            let clock: Arc<dyn Clock> = Arc::new(Steady(Arc::clone(clock)));
+            let accounts = MemoryAccounts::new(clock).max_keys(self.max_keys);
+            Some(Arc::new(accounts.spent_since(since)))
+        })
     }
 
     /// The store has answered: what was counted here meanwhile is of no use any more.
     fn recovered(&self) {
-        if !self.is_alone.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(over) = self.store.outages_over() else { return };
-        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        if alone.as_ref().is_some_and(|alone| alone.outage <= over) {
-            *alone = None;
-            self.is_alone.store(false, Ordering::Release);
-        }
+        self.alone.recovered(&self.store);
     }
 }
 
@@ -424,6 +363,7 @@ const fn can_never(act: Act, units: u64, budget: &Budget) -> bool {
     matches!(act, Act::Reserve { .. }) && units > budget.limit()
 }
 
+/// The accounts of one outage.
 type Local = Arc<MemoryAccounts<Arc<dyn Clock>>>;
 
 /// The part of each budget; `None` if one of them has not a single unit.
@@ -442,6 +382,3 @@ impl<S> fmt::Debug for SharedAccounts<S> {
         shared.field("fail", &self.fail).field("store", &self.store).finish_non_exhaustive()
     }
 }
-
-/// Less than it takes until a part that was taken back is left to its node again.
-const LEFT_ANEW: Span = Span::from_secs(5);

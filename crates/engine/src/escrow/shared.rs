@@ -38,7 +38,9 @@ use admittance_core::{
 };
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use crate::store::{Action, Decided, FailMode, Guarded, Op, Outage, Source, Store, StoreError};
+use crate::store::{
+    Action, Decided, FailMode, Guarded, Op, Outage, OutageShare, Source, Store, StoreError, within,
+};
 use crate::two_tier::{BootClock, LeaseClock};
 
 /// How many credits a process leases at once: at least one, at most the budget.
@@ -95,7 +97,7 @@ pub struct SharedEscrow<S> {
     fail: FailMode,
     /// What `Local` goes on with; `None` if that is nothing.
     part: Option<EscrowRules>,
-    alone: Mutex<Option<Alone>>,
+    alone: OutageShare<Arc<Mutex<Alone>>>,
     waiting: AtomicUsize,
     by_fail_mode: AtomicU64,
 }
@@ -125,7 +127,6 @@ struct State {
 
 /// The local part of the budget during one outage.
 struct Alone {
-    outage: u64,
     /// The window in which the outage began is spent.
     from: Micros,
     escrow: Escrow,
@@ -187,7 +188,7 @@ impl<S: Store + 'static> SharedEscrow<S> {
             inner: Arc::new(inner),
             fail,
             part,
-            alone: Mutex::default(),
+            alone: OutageShare::new(fail)?,
             waiting: AtomicUsize::new(0),
             by_fail_mode: AtomicU64::new(0),
         })
@@ -235,7 +236,7 @@ impl<S: Store + 'static> SharedEscrow<S> {
     /// What is answered when the store does not and nothing leased is left.
     fn failed(&self, tenant: &[u8], cost: Cost) -> Decision {
         let (limit, outage) = (self.inner.strategy.limit(), self.inner.store.outage());
-        let denied = Outcome::Deny(self.until_probed(outage));
+        let denied = Outcome::Deny(self.inner.store.until_probed(outage));
         let (outcome, remaining) = match self.fail {
             _ if cost.units() > limit => (Outcome::Deny(Retry::Never), 0),
             FailMode::Open => (Outcome::Admit, limit),
@@ -255,16 +256,15 @@ impl<S: Store + 'static> SharedEscrow<S> {
     fn go_on_alone(&self, outage: Option<Outage>, tenant: &[u8], cost: Cost) -> Option<Decision> {
         let (outage, rules) = (outage?, self.part.as_ref()?);
         // Windows of its own, on the clock that says when the outage began.
-        let now = self.inner.store.settings().clock.precise();
-        let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        if alone.as_ref().is_none_or(|alone| alone.outage < outage.number) {
+        let clock = &self.inner.store.settings().clock;
+        let (_, alone) = self.alone.during(Some(outage), clock, |_, since| {
             let window = rules.window.us();
-            let next = (outage.since.epoch_us() / window + 1).saturating_mul(window);
+            let next = (since.epoch_us() / window + 1).saturating_mul(window);
             let from = Micros::saturating_from_epoch_us(next);
-            let escrow = Escrow::new(rules).ok()?;
-            *alone = Some(Alone { outage: outage.number, from, escrow });
-        }
-        let alone = alone.as_mut()?;
+            Some(Arc::new(Mutex::new(Alone { from, escrow: Escrow::new(rules).ok()? })))
+        })?;
+        let now = clock.precise();
+        let mut alone = alone.lock().unwrap_or_else(PoisonError::into_inner);
         if now < alone.from && cost.units() <= rules.limit {
             let outcome = Outcome::Deny(Retry::After(alone.from.since(now)));
             let (limit, reset_at) = (rules.limit, alone.from);
@@ -275,18 +275,7 @@ impl<S: Store + 'static> SharedEscrow<S> {
 
     /// The store has answered: what was counted here meanwhile is of no use any more.
     fn recovered(&self) {
-        if let (true, Some(over)) = (self.part.is_some(), self.inner.store.outages_over()) {
-            let mut alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-            if alone.as_ref().is_some_and(|alone| alone.outage <= over) {
-                *alone = None;
-            }
-        }
-    }
-
-    fn until_probed(&self, outage: Option<Outage>) -> Retry {
-        let pace = self.inner.store.settings().rules.probe_every;
-        let wait = outage.map_or(pace, |outage| outage.probe_in);
-        Retry::After(wait.max(Span::TICK))
+        self.alone.recovered(&self.inner.store);
     }
 }
 
@@ -325,9 +314,9 @@ impl<S: Store + 'static> Inner<S> {
             let _ = tell.send(lived);
         });
         let deadline = self.store.settings().deadline;
-        match tokio::time::timeout(deadline.into(), told).await {
-            Ok(told) => told.unwrap_or(Err(StoreError::Lost)),
-            Err(_) => Err(StoreError::Timeout { waited: deadline }),
+        match within(deadline, told).await {
+            Some(told) => told.unwrap_or(Err(StoreError::Lost)),
+            None => Err(StoreError::Timeout { waited: deadline }),
         }
     }
 

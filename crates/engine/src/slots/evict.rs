@@ -9,18 +9,24 @@
 //!   key whose neighbours are all well used looks a few groups further before it takes one of
 //!   them. A flood of new keys so does not free a blocked one.
 //! - A new key that is denied for want of room is told an instant at which there is some.
-//! - The work is bounded: a few groups are looked at per insertion.
+//! - The work is bounded: a few groups are looked at per insertion, at most 64.
 //!
 //! # Proven by
 //! `tests/it/bounded.rs`.
 
 use admittance_core::{Cost, Micros, Share, Span};
 
-use super::grow::LOOKS;
-use super::memory::{Cell, Count, Flag, Memory, Slot};
+use super::memory::{Cell, Count, Memory, Slot};
 use super::table::{Neighbourhood, Table};
 use super::word::Judge;
 use crate::limiter::OnFull;
+
+/// A live key that could go, and how much of its limit is in use.
+pub(super) struct Victim<'a, M: Memory> {
+    pub(super) cell: &'a M::Cell,
+    slot: Slot,
+    pub(super) used: Share,
+}
 
 impl<M: Memory> Table<M> {
     /// Forgets idle keys of other groups if that is what a locked neighbourhood needs: it has an
@@ -34,10 +40,12 @@ impl<M: Memory> Table<M> {
         if !self.lacks_only_a_key(near) {
             return false;
         }
-        // Whoever would be refused, or has no neighbour to evict, looks harder. The others keep a
-        // flood cheap: the places they look at go round, so they meet every idle key in time.
-        let is_keen = self.on_full == OnFull::Deny || self.slots(near).next().is_none();
-        let looks = if is_keen { LOOKS } else { LOOKS_OF_EVICTING };
+        // Whoever would be refused, or has no neighbour to evict, looks harder, and everywhere in a
+        // small table. The others keep a flood cheap: the places they look at go round, so they
+        // meet every idle key in time.
+        let is_small = self.looks == self.size_max;
+        let is_keen = is_small || self.on_full == OnFull::Deny || self.slots(near).next().is_none();
+        let looks = if is_keen { self.looks } else { LOOKS_OF_EVICTING };
         self.forget_some(judge, now, self.size.load(), looks)
     }
 
@@ -56,8 +64,9 @@ impl<M: Memory> Table<M> {
             && self.evict_elsewhere(judge, now, Some(least))
     }
 
-    /// Forgets the least used key of some other group: one of the next few that has less than
-    /// `below` in use, or any at all. Says whether it found one.
+    /// Forgets a key of some other group: one of the next few that has less than `below` in use, or
+    /// any at all. Half of a limit is little enough; among those that have more the least used
+    /// goes. Says whether it found one.
     pub(super) fn evict_elsewhere(
         &self,
         judge: &impl Judge,
@@ -65,37 +74,44 @@ impl<M: Memory> Table<M> {
         below: Option<Share>,
     ) -> bool {
         let size = self.size.load();
-        let looks = if below.is_some() { u64::from(LOOKS) } else { LOOKS_AT_LAST }.min(size);
-        for _ in 0..looks {
+        let looks = if below.is_some() { self.looks } else { LOOKS_AT_LAST };
+        let mut least: Option<Victim<'_, M>> = None;
+        for _ in 0..looks.min(size) {
             let index = self.next_group(size);
-            if !self.lock_of(index).try_take() {
-                continue;
-            }
-            let cells = &self.group(index).0;
-            let is_idle = cells.iter().any(|cell| self.drop_idle(judge, cell, now));
-            let is_gone = !is_idle && self.evict_from(judge, cells, now, below);
-            self.lock_of(index).give();
-            if is_idle || is_gone {
+            if self.group(index).0.iter().any(|cell| self.drop_idle(judge, cell, now)) {
                 return true;
             }
+            let Some(victim) = self.least_used(judge, index, now) else { continue };
+            if least.as_ref().is_none_or(|least| victim.used < least.used) {
+                let is_little = victim.used <= Share::of(1, 2);
+                least = Some(victim);
+                if is_little {
+                    break;
+                }
+            }
         }
-        false
+        let victim = least.filter(|victim| below.is_none_or(|below| victim.used < below));
+        victim.is_some_and(|victim| self.evict(&victim))
     }
 
-    /// Empties the least used slot of a locked group, if it has less than `below` in use.
-    fn evict_from(
+    /// The key of a group that has least in use, among those that nobody holds.
+    pub(super) fn least_used(
         &self,
         judge: &impl Judge,
-        cells: &[M::Cell],
+        index: u64,
         now: Micros,
-        below: Option<Share>,
-    ) -> bool {
-        let live = cells.iter().map(|cell| (cell, cell.load()));
-        let live = live.filter(|(_, old)| !old.is_empty() && !old.is_held());
-        let used = live.map(|(cell, old)| (cell, old, self.used(judge, old, now)));
-        let Some((cell, old, used)) = used.min_by_key(|(.., used)| *used) else { return false };
-        let is_gone =
-            below.is_none_or(|below| used < below) && cell.swap(old, self.layout.vacated(old));
+    ) -> Option<Victim<'_, M>> {
+        let cells = self.group(index).0.iter().map(|cell| (cell, cell.load()));
+        let live = cells.filter(|(_, slot)| !slot.is_empty() && !slot.is_held());
+        let victims =
+            live.map(|(cell, slot)| Victim { cell, slot, used: self.used(judge, slot, now) });
+        victims.min_by_key(|victim| victim.used)
+    }
+
+    /// Empties the slot of a victim, if it is as it was when chosen. That takes no lock: only
+    /// filling a slot does.
+    pub(super) fn evict(&self, victim: &Victim<'_, M>) -> bool {
+        let is_gone = victim.cell.swap(victim.slot, self.layout.vacated(victim.slot));
         if is_gone {
             self.keys.subtract(1);
             self.evictions.add(1);
@@ -104,10 +120,18 @@ impl<M: Memory> Table<M> {
     }
 
     /// When there will be room for a key of this neighbourhood: when its first key becomes idle.
-    /// If it has none, when every key is idle by now, so that the first look elsewhere finds one.
+    /// If it has none, when the first key of a small table does, or when every key is idle by now,
+    /// so that the first look elsewhere finds one.
     pub(super) fn idle_at(&self, judge: &impl Judge, near: Neighbourhood, now: Micros) -> Micros {
-        let idle_at = self.slots(near).map(|slot| judge.idle_at(self.layout.value(slot.word)));
-        idle_at.min().unwrap_or_else(|| {
+        let first = |groups: &mut dyn Iterator<Item = u64>| {
+            let values = groups.flat_map(|index| &self.group(index).0).map(Cell::load);
+            let values = values.map(|slot| self.layout.value(slot.word));
+            // A slot that is empty, or reserved, holds nothing that could become idle.
+            values.filter(|value| *value != 0).map(|value| judge.idle_at(value)).min()
+        };
+        let size = self.size.load();
+        let elsewhere = || if size <= self.looks { first(&mut (0..size)) } else { None };
+        first(&mut near.groups()).or_else(elsewhere).unwrap_or_else(|| {
             let (_, one) = judge.step(0, now, Cost::ONE);
             let whole = Cost::new(one.limit).unwrap_or(Cost::ONE);
             let (spent, _) = judge.step(0, now, whole);
@@ -117,8 +141,13 @@ impl<M: Memory> Table<M> {
 
     /// Whether a neighbourhood has an empty slot, and the table as many keys as it may.
     pub(super) fn lacks_only_a_key(&self, near: Neighbourhood) -> bool {
+        self.keys.load() >= self.max_keys && !self.is_full(near)
+    }
+
+    /// Whether a neighbourhood has no empty slot.
+    pub(super) fn is_full(&self, near: Neighbourhood) -> bool {
         let mut cells = near.groups().flat_map(|index| &self.group(index).0);
-        self.keys.load() >= self.max_keys && cells.any(|cell| cell.load().is_empty())
+        cells.all(|cell| !cell.load().is_empty())
     }
 
     /// The slots of a neighbourhood that are not empty.
@@ -129,6 +158,6 @@ impl<M: Memory> Table<M> {
 }
 
 /// Groups that an insertion looks at for idle keys if it can evict a neighbour instead.
-const LOOKS_OF_EVICTING: u32 = 2;
+const LOOKS_OF_EVICTING: u64 = 2;
 /// Groups that it looks at when it has no neighbour to take the place of.
-const LOOKS_AT_LAST: u64 = 64;
+pub(super) const LOOKS_AT_LAST: u64 = 64;

@@ -43,7 +43,7 @@ impl<M: Memory> Table<M> {
         judge: &impl Judge,
         now: Micros,
         size: u64,
-        looks: u32,
+        looks: u64,
     ) -> bool {
         let mut is_found = false;
         for _ in 0..looks {
@@ -117,4 +117,4 @@ impl<M: Memory> Table<M> {
 
 const SPLITS_PER_INSERTION: u32 = 4;
 /// Groups that a crowded insertion searches for idle keys.
-pub(super) const LOOKS: u32 = 8;
+pub(super) const LOOKS: u64 = 8;

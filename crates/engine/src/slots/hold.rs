@@ -8,6 +8,8 @@
 //! # Guarantee
 //! - Whoever holds a slot waits for nobody: further slots and locks are tried, and in vain means
 //!   everything is given back. So those who wait for a held slot, even under a lock, wait briefly.
+//! - New keys that fit the table together find room together, whatever the order they come in; if
+//!   they do not, the answer says never and not soon.
 //! - What is given back is as it was: a slot that was reserved for an absent key is empty again.
 //! - An absent key is charged at the instant it was judged at only if no key was forgotten since.
 //!
@@ -18,7 +20,7 @@ use admittance_core::{Cost, Decision, Micros};
 
 use super::insert::{Again, Entry};
 use super::memory::{Cell, Count, HELD, Memory, Slot};
-use super::table::Table;
+use super::table::{Neighbourhood, Table};
 use super::word::Judge;
 use crate::key::Fingerprint;
 use crate::limiter::{OnFull, judged_later};
@@ -28,6 +30,8 @@ pub(crate) struct Want<'a, M: Memory, J> {
     pub(crate) table: &'a Table<M>,
     pub(crate) judge: &'a J,
     pub(crate) key: Fingerprint,
+    /// The instant it was asked at.
+    pub(crate) now: Micros,
     pub(crate) weighed: Weighed,
 }
 
@@ -47,11 +51,11 @@ pub(crate) struct Weighed {
 pub(crate) struct Held<'a, M: Memory>(Vec<One<'a, M>>);
 
 /// A slot that nobody else can change until it is written or given back.
-struct One<'a, M: Memory> {
+pub(super) struct One<'a, M: Memory> {
     table: &'a Table<M>,
-    cell: &'a M::Cell,
+    pub(super) cell: &'a M::Cell,
     /// What was there before it was held.
-    before: Slot,
+    pub(super) before: Slot,
     to: u64,
 }
 
@@ -62,6 +66,17 @@ pub(crate) enum NotHeld {
     Raced,
     /// There is no room for the key of this want until that instant.
     NoRoom(usize, Micros),
+    /// There is never room for the key of this want beside the others.
+    Never(usize),
+}
+
+/// Why one slot is not held.
+pub(super) enum Unheld {
+    Again(Again),
+    /// There is no room for its key until that instant.
+    NoRoom(Micros),
+    /// The decision's own keys take up all the room that its key could have.
+    Never,
 }
 
 impl<'a, M: Memory> Held<'a, M> {
@@ -70,21 +85,23 @@ impl<'a, M: Memory> Held<'a, M> {
     /// Keys that are there come first, in the order of their addresses. Then those that may be
     /// refused for want of room, and only then those that may push another key out: a decision
     /// that is refused has pushed out nobody.
-    pub(crate) fn all<J: Judge>(wants: &[Want<'a, M, J>], now: Micros) -> Result<Self, NotHeld> {
+    pub(crate) fn all<J: Judge>(wants: &[Want<'a, M, J>]) -> Result<Self, NotHeld> {
         let mut order: Vec<usize> = (0..wants.len()).collect();
         order.sort_by_key(|&place| wants[place].rank());
         let mut held = Self(Vec::with_capacity(wants.len()));
         for place in order {
-            match wants[place].hold(now) {
-                Ok(Ok(one)) => held.0.push(one),
-                Ok(Err(room_at)) => {
+            match wants[place].hold(&mut held.0) {
+                Ok(one) => held.0.push(one),
+                Err(unheld) => {
                     held.give_back();
-                    return Err(NotHeld::NoRoom(place, room_at));
-                }
-                Err(again) => {
-                    held.give_back();
-                    wants[place].table.prepare(again, 0);
-                    return Err(NotHeld::Raced);
+                    return Err(match unheld {
+                        Unheld::NoRoom(room_at) => NotHeld::NoRoom(place, room_at),
+                        Unheld::Never => NotHeld::Never(place),
+                        Unheld::Again(again) => {
+                            wants[place].table.prepare(again, 0);
+                            NotHeld::Raced
+                        }
+                    });
                 }
             }
         }
@@ -129,40 +146,69 @@ impl<'a, M: Memory, J: Judge> Want<'a, M, J> {
         }
     }
 
-    /// Holds the slot; the inner error is the instant at which there will be room for one.
-    fn hold(&self, now: Micros) -> Result<Result<One<'a, M>, Micros>, Again> {
+    /// Holds the slot, beside those that are held already.
+    fn hold(&self, held: &mut [One<'a, M>]) -> Result<One<'a, M>, Unheld> {
         if self.weighed.from == 0 {
-            return self.reserve(now);
+            return self.reserve(held);
         }
-        let Some((cell, before)) = self.table.find(self.key) else { return Err(Again::Busy) };
+        let busy = Unheld::Again(Again::Busy);
+        let Some((cell, before)) = self.table.find(self.key) else { return Err(busy) };
         let is_same = self.table.layout.value(before.word) == self.weighed.from;
-        let held = Slot { word: before.word | HELD, ..before };
-        if before.is_held() || !is_same || !cell.swap(before, held) {
-            return Err(Again::Busy);
+        let word = before.word | HELD;
+        if before.is_held() || !is_same || !cell.swap(before, Slot { word, ..before }) {
+            return Err(busy);
         }
-        Ok(Ok(One { table: self.table, cell, before, to: self.weighed.to }))
+        Ok(One { table: self.table, cell, before, to: self.weighed.to })
     }
 
     /// Gives an absent key a slot that is held from the start.
-    fn reserve(&self, now: Micros) -> Result<Result<One<'a, M>, Micros>, Again> {
-        let Some(near) = self.table.try_lock_neighbourhood(self.key) else {
-            return Err(Again::Busy);
-        };
+    fn reserve(&self, held: &mut [One<'a, M>]) -> Result<One<'a, M>, Unheld> {
+        let near = self.lock().ok_or(Unheld::Again(Again::Busy))?;
         // It may have come, spent and been forgotten since it was judged; then judge again.
-        let is_stale = self.table.judged(now) != self.weighed.at;
+        let is_stale = self.table.judged(self.now) != self.weighed.at;
         let put = if is_stale || self.table.scan(near, self.key).is_some() {
-            Err(Again::Busy)
+            Err(Unheld::Again(Again::Busy))
         } else {
-            self.table.put(self.judge, near, Entry { key: self.key, value: HELD }, now)
+            self.put(near, held)
         };
         let found = self.table.scan(near, self.key);
         self.table.unlock_neighbourhood(near);
-        if let Some(room_at) = put? {
-            return Ok(Err(room_at));
-        }
+        put?;
         let (cell, slot) = found.expect("it was put there under the locks");
         let before = Slot { word: slot.word & !HELD, ..slot };
-        Ok(Ok(One { table: self.table, cell, before, to: self.weighed.to }))
+        Ok(One { table: self.table, cell, before, to: self.weighed.to })
+    }
+
+    /// Locks the key's groups. The tries are few: others may wait for what this decision holds.
+    fn lock(&self) -> Option<Neighbourhood> {
+        (0..LOCK_TRIES).find_map(|_| {
+            let near = self.table.try_lock_neighbourhood(self.key);
+            if near.is_none() {
+                M::pause(0);
+            }
+            near
+        })
+    }
+
+    /// Puts the key into its locked neighbourhood, moving slots of the same decision if those are
+    /// in the way.
+    fn put(&self, near: Neighbourhood, held: &mut [One<'a, M>]) -> Result<(), Unheld> {
+        let put = || match self.table.put(self.judge, near, self.entry(), self.now) {
+            Ok(None) => Ok(()),
+            Ok(Some(room_at)) => Err(Unheld::NoRoom(room_at)),
+            Err(again) => Err(Unheld::Again(again)),
+        };
+        match put() {
+            Err(Unheld::NoRoom(_) | Unheld::Again(Again::Busy)) if self.table.is_full(near) => {
+                self.table.shift(self.judge, near, held, self.now)?;
+                put()
+            }
+            put => put,
+        }
+    }
+
+    const fn entry(&self) -> Entry {
+        Entry { key: self.key, value: HELD }
     }
 }
 
@@ -189,4 +235,12 @@ impl<M: Memory> Table<M> {
     pub(crate) const fn max_keys(&self) -> u64 {
         self.max_keys
     }
+
+    /// What becomes of a new key when there is no room.
+    pub(crate) const fn on_full(&self) -> OnFull {
+        self.on_full
+    }
 }
+
+/// How often the locks of a new key's groups are tried.
+const LOCK_TRIES: u32 = 8;

@@ -141,7 +141,7 @@ impl<M: Memory> Table<M> {
 
     /// An empty slot in a group that the caller has locked: an idle key's, one that was empty, or
     /// one whose key could move to its other group with at most `moves` moves.
-    fn make_room(
+    pub(super) fn make_room(
         &self,
         judge: &impl Judge,
         index: u64,
@@ -160,7 +160,7 @@ impl<M: Memory> Table<M> {
         }
         cells.iter().find(|cell| {
             let old = cell.load();
-            if old.is_empty() {
+            if M::is_vacant(old) {
                 // A decision over several limits has given it back since it was looked at, which
                 // needs no lock. Only who has the lock fills it, so it stays empty.
                 return true;
@@ -209,7 +209,7 @@ impl<M: Memory> Table<M> {
     }
 
     /// Puts a key into an empty slot of a group that the caller has locked.
-    fn fill(&self, cell: &M::Cell, entry: Entry) {
+    pub(super) fn fill(&self, cell: &M::Cell, entry: Entry) {
         let empty = cell.load();
         let is_put = cell.swap(empty, self.occupied(empty, entry));
         debug_assert!(empty.is_empty() && is_put, "an empty slot changes under its lock only");
@@ -304,4 +304,4 @@ const SPLITS_WHEN_FULL: u32 = 64;
 /// How often room is looked for under the locks before they are given up.
 const ROOM_TRIES: u32 = 8;
 /// How many keys may move to make room for one. At 80 percent, two moves reach some thirty groups.
-const MOVES_MAX: u32 = 2;
+pub(super) const MOVES_MAX: u32 = 2;

@@ -139,6 +139,11 @@ pub(crate) trait Memory: Sized + 'static {
     /// Asks for a line that will be read soon.
     fn prefetch(group: &Group<Self::Cell>);
 
+    /// Whether nobody's key is in a slot that was just read.
+    fn is_vacant(slot: Slot) -> bool {
+        slot.is_empty()
+    }
+
     /// Waits a little for another thread, longer the more often it was in vain.
     fn pause(tries: u32);
 }

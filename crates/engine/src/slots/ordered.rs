@@ -66,7 +66,7 @@ fn an_absent_key_is_not_charged_at_an_instant_before_it_was_forgotten() {
     clock.advance(Span::from_secs(3 * 3_600));
     let (cell, _) = table.find(key).expect("it is there");
     assert!(table.drop_idle(judge, cell, clock.now()));
-    let held = Held::all(&[Want { table, judge, key, weighed }], now);
+    let held = Held::all(&[Want { table, judge, key, now, weighed }]);
     assert_eq!(held.err(), Some(NotHeld::Raced), "it must be judged again");
     assert_eq!(table.stats().keys, 0, "and nothing is left behind");
 }

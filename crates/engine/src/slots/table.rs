@@ -24,6 +24,8 @@ use std::sync::OnceLock;
 
 use admittance_core::{Cost, Decision, Forecast, Micros};
 
+use super::evict::LOOKS_AT_LAST;
+use super::grow::LOOKS;
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
 use super::word::Judge;
 use crate::Clock;
@@ -42,6 +44,8 @@ pub(crate) struct Table<M: Memory> {
     /// Further segments, each as large as all before it.
     more: [OnceLock<Segment<M>>; SEGMENTS_MAX],
     pub(super) size_max: u64,
+    /// Groups in which an insertion looks for something to forget: all of them if they are few.
+    pub(super) looks: u64,
     pub(super) max_keys: u64,
     pub(super) on_full: OnFull,
     /// Slots that are not empty.
@@ -77,7 +81,14 @@ pub(super) struct Neighbourhood {
 
 impl<M: Memory<Flag: Default>> Table<M> {
     pub(crate) fn new(layout: Layout, max_keys: u64, on_full: OnFull) -> Self {
-        let size_max = (max_keys * 5).div_ceil(4 * SLOTS as u64).next_power_of_two();
+        Self::with_groups(SIZE_AT_FIRST, layout, max_keys, on_full)
+    }
+
+    /// A table that grows to at least so many groups. In a smaller one than [`SIZE_AT_FIRST`] a few
+    /// keys may not find room together.
+    pub(super) fn with_groups(groups: u64, layout: Layout, max_keys: u64, on_full: OnFull) -> Self {
+        let filled = (max_keys * 5).div_ceil(4 * SLOTS as u64).next_power_of_two();
+        let size_max = filled.max(groups);
         let first_bits = size_max.ilog2().min(FIRST_BITS_MAX);
         let table = Self {
             layout,
@@ -86,6 +97,7 @@ impl<M: Memory<Flag: Default>> Table<M> {
             first_bits,
             more: [const { OnceLock::new() }; SEGMENTS_MAX],
             size_max,
+            looks: if size_max <= LOOKS_AT_LAST { size_max } else { LOOKS },
             max_keys,
             on_full,
             keys: M::Count::default(),
@@ -101,6 +113,13 @@ impl<M: Memory<Flag: Default>> Table<M> {
 }
 
 impl<M: Memory> Table<M> {
+    /// The most bytes that a key takes: five slots for four keys, doubled at most for the next
+    /// power of two, and a lock for each group.
+    pub(crate) const BYTES_PER_KEY: u64 = {
+        let group = (size_of::<Group<M::Cell>>() + size_of::<M::Flag>()) as u64;
+        (2 * 5 * group).div_ceil(4 * SLOTS as u64)
+    };
+
     /// Decides one request.
     ///
     /// Here is only what nearly every request needs: the key is in its home group, nobody is in
@@ -405,8 +424,10 @@ pub(super) fn alternate(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
 }
 
-/// A page's worth of groups.
-const SIZE_AT_FIRST: u64 = 64;
+/// A page's worth of groups. That few keys crowd each other out of so many is unlikely enough: of a
+/// decision over 64 new keys less than once in a billion, of one over all keys that the table may
+/// hold less than once in a million.
+pub(super) const SIZE_AT_FIRST: u64 = 64;
 /// 2^20 groups: 64 MiB of addresses, of memory only what is used.
 const FIRST_BITS_MAX: u32 = 20;
 const SEGMENTS_MAX: usize = 20;

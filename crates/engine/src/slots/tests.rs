@@ -9,13 +9,14 @@ use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-use super::hold::{Held, NotHeld, Want};
 use super::memory::{Cell, Count, Flag, Group, Layout, Memory, SLOTS, Slot};
 use super::table::{Table, alternate};
 use crate::Clock;
 use crate::interleavings::{explore, must_fail};
 use crate::key::Fingerprint;
 use crate::limiter::OnFull;
+
+mod holds;
 
 /// A clock that stands still: the races are in the memory, not in the time.
 struct At(Micros);
@@ -38,6 +39,8 @@ trait Mutant: Send + Sync + 'static {
     const IS_GRABBING: bool = false;
     /// Forgets how often a slot was vacated.
     const HAS_NO_TENURE: bool = false;
+    /// Moves an empty slot as if a key were in it.
+    const IS_HAUNTED: bool = false;
 }
 
 struct Honest;
@@ -66,6 +69,11 @@ impl Mutant for Grabbing {
 struct Amnesiac;
 impl Mutant for Amnesiac {
     const HAS_NO_TENURE: bool = true;
+}
+
+struct Haunted;
+impl Mutant for Haunted {
+    const IS_HAUNTED: bool = true;
 }
 
 /// Memory in which every access lets others run.
@@ -186,6 +194,10 @@ impl<F: Mutant> Memory for Explored<F> {
 
     fn prefetch(_group: &Group<ExploredCell<F>>) {}
 
+    fn is_vacant(slot: Slot) -> bool {
+        slot.is_empty() && !F::IS_HAUNTED
+    }
+
     fn pause(_tries: u32) {
         thread::yield_now();
     }
@@ -200,13 +212,18 @@ struct Rig<F: Mutant> {
 
 impl<F: Mutant> Rig<F> {
     fn new(max_keys: u64, burst: u64) -> Arc<Self> {
+        Self::with(max_keys, burst, OnFull::Evict)
+    }
+
+    fn with(max_keys: u64, burst: u64, on_full: OnFull) -> Arc<Self> {
         let period = Span::from_secs(3_600);
         let tat = Tat::gcra(Gcra { limit: 1, period, burst }).expect("exact");
         let judge = TatWord::new(&tat).expect("fits a word");
         let layout = Layout::for_bits(judge.bits());
         assert!(layout.has_tenure(), "the eight-byte swap is what is explored");
         let now = Micros::from_epoch_ms(1_700_000_000_000).expect("in range");
-        let table = Table::new(layout, max_keys, OnFull::Evict);
+        // Few groups: what is explored is in each other's way.
+        let table = Table::with_groups(1, layout, max_keys, on_full);
         Arc::new(Self { table, judge, clock: At(now) })
     }
 
@@ -398,91 +415,6 @@ fn racing_evictions<F: Mutant>() {
 #[test]
 fn an_eviction_costs_at_most_one_burst() {
     explore("evictions", racing_evictions::<Honest>);
-}
-
-/// Two threads charge two keys together, in opposite orders, while a third charges one alone.
-fn racing_holds<F: Mutant>() {
-    let rig = Rig::<F>::new(8, 3);
-    let racers: Vec<_> = [[1, 2], [2, 1]]
-        .map(|keys| {
-            let rig = Arc::clone(&rig);
-            thread::spawn(move || (0..2).filter(|_| charge_both(&rig, keys)).count() as u64)
-        })
-        .into();
-    let alone = rig.admitted(1, 1);
-    let together: u64 = racers.into_iter().map(|racer| racer.join().expect("no panic")).sum();
-    let (left_one, left_two) = (rig.admitted(1, 9), rig.admitted(2, 9));
-    assert_eq!(together + alone + left_one, 3, "the first key's burst, no more and no less");
-    assert_eq!(together + left_two, 3, "the second key was charged together with the first only");
-}
-
-/// All or nothing over two keys, as decisions over several limits do it.
-fn charge_both<F: Mutant>(rig: &Rig<F>, keys: [u64; 2]) -> bool {
-    let (table, judge, now) = (&rig.table, &rig.judge, rig.clock.now());
-    loop {
-        let wants = keys.map(Fingerprint::new).map(|key| {
-            let weighed = table.weigh(judge, key, now, Cost::ONE);
-            Want { table, judge, key, weighed }
-        });
-        if wants.iter().any(|want| !want.weighed.decision.is_admit()) {
-            return false;
-        }
-        match Held::all(&wants, now) {
-            Ok(held) => {
-                held.write();
-                return true;
-            }
-            Err(NotHeld::Raced) => thread::yield_now(),
-            Err(no_room) => panic!("the table is large enough: {no_room:?}"),
-        }
-    }
-}
-
-#[test]
-fn limits_charged_together_are_charged_both_or_not_at_all() {
-    explore("holds", racing_holds::<Honest>);
-}
-
-#[test]
-fn a_hold_that_ignores_a_charge_loses_it() {
-    must_fail("holds, grabbing", racing_holds::<Grabbing>);
-}
-
-/// A decision over two new keys gives back the first one's slot, without a lock, while an insertion
-/// looks for room in that very group.
-#[test]
-fn a_slot_that_is_given_back_is_not_moved_as_if_it_had_a_key() {
-    explore("given back", || {
-        let rig = Rig::<Honest>::new(16, 2);
-        let size = rig.table.size.load();
-        let near = |key: &u64| rig.table.neighbourhood(*key);
-        let between = |home, alternate| {
-            move |key: &u64| (near(key).home, near(key).alternate) == (home, alternate)
-        };
-        // Both groups are full once the first new key is in its slot, and nobody can move away. The
-        // second new key needs a lock that the insertion has.
-        let mut keys = (1..1_000_000).filter(between(2, 3));
-        let mut full: Vec<u64> = keys.by_ref().take(SLOTS - 1).collect();
-        let (first, inserted) = (keys.next().unwrap(), keys.next().unwrap());
-        let mut others = (1..1_000_000).filter(between(3, 2));
-        full.extend(others.by_ref().take(SLOTS));
-        let second = others.next().unwrap();
-        for &key in &full {
-            assert_eq!(rig.admitted(key, 1), 1);
-        }
-        let new = [first, second];
-        let holder = {
-            let rig = Arc::clone(&rig);
-            thread::spawn(move || charge_both(&rig, new))
-        };
-        assert_eq!(rig.admitted(inserted, 1), 1);
-        assert!(holder.join().expect("no panic"));
-        let groups = (0..size).flat_map(|index| &rig.table.group(index).0);
-        let kept: Vec<u64> = groups.map(|cell| cell.load().key).filter(|key| *key != 0).collect();
-        let is_ours = |key: &u64| full.contains(key) || new.contains(key) || *key == inserted;
-        assert!(kept.iter().all(is_ours), "nobody else came in: {kept:?}");
-        assert_eq!(rig.table.keys.load(), kept.len() as u64, "and they are counted");
-    });
 }
 
 #[test]

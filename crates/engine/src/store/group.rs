@@ -71,7 +71,6 @@ impl<'a> Merged<'a> {
             };
             let shares_state = |other: &Limit<'_>| {
                 other.policy == limit.policy
-                    && other.key == limit.key
                     && other.strategy != limit.strategy
                     && other.strategy.shape() == limit.strategy.shape()
             };

@@ -4,9 +4,13 @@
 //! - An ask takes at most the deadline, one more try included. Late answers are dropped: such an
 //!   ask may or may not have charged, and says so.
 //! - A batch is asked in parts of [`KEYS_AT_ONCE`](Guarded::KEYS_AT_ONCE) keys, one after another,
-//!   each within the deadline: a store does nothing else during an ask, and others wait for it.
-//! - Time during which this process did not run is not held against the store: the deadline is
-//!   counted in quarters, and a quarter that took longer than it should counts as one.
+//!   each within the deadline: a store does nothing else during an ask, and others wait for it. At
+//!   most [`KEYS_IN_FLIGHT`](Guarded::KEYS_IN_FLIGHT) keys of batches are at the store at once; a
+//!   part waits as long as the deadline for its turn, and is not asked if none comes.
+//! - Batches have a breaker of their own: one that fails or is slow says nothing about single asks.
+//!   They are not asked while either breaker is open, and if theirs opens the store is probed for
+//!   the other.
+//! - Time during which this process did not run is not held against the store, as [`within`] says.
 //! - While the [`Breaker`] is not closed nothing is asked and nothing waits: the
 //!   answer is [`StoreError::Unavailable`], at once.
 //! - Only a task of the guard's own probes a store that failed, never a request. A probe writes, so
@@ -39,19 +43,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod circuit;
+mod probes;
+
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use admittance_core::{Builtin, Cost, EXACT_MAX, Micros, Retry, Span, Window};
-use tokio::sync::{Notify, watch};
+use admittance_core::{Micros, Retry, Span};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::breaker::{Breaker, BreakerRules, BreakerState, Pass};
+use self::circuit::Circuit;
+use self::probes::probe_when_due;
+use super::breaker::{BreakerRules, BreakerState, Pass};
+use super::patience::within;
 use super::{
-    Action, Applied, AppliedFused, AppliedMany, AppliedSeveral, Cell, Cells, FuseAsk, Fuses, Group,
-    Loaded, Many, Op, Store, StoreError, Swap, Swapped,
+    Applied, AppliedFused, AppliedMany, AppliedSeveral, Cell, Cells, FuseAsk, Fuses, Group, Loaded,
+    Many, Op, Store, StoreError, Swap, Swapped,
 };
 use crate::budget::{Accounts, Booked, Entry};
 use crate::{Clock, PreciseClock};
@@ -69,8 +79,8 @@ pub struct GuardSettings {
 }
 
 impl GuardSettings {
-    /// How long a decision waits for its store if nobody says otherwise: 20 ms.
-    pub const DEADLINE_DEFAULT: Span = Span::from_ms(20);
+    /// How long a decision waits for its store if nobody says otherwise: 50 ms.
+    pub const DEADLINE_DEFAULT: Span = Span::from_ms(50);
 }
 
 impl Default for GuardSettings {
@@ -94,7 +104,16 @@ impl fmt::Debug for GuardSettings {
 /// Must be made within a tokio runtime with time, where its probes run until it is dropped.
 pub struct Guarded<S> {
     inner: Arc<Inner<S>>,
-    prober: tokio::task::AbortHandle,
+    probers: [tokio::task::AbortHandle; 2],
+}
+
+/// A kind of ask, with a breaker of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// One decision, over however many limits.
+    Single,
+    /// A decision for each of many keys.
+    Batch,
 }
 
 /// What a guard has seen so far.
@@ -112,12 +131,18 @@ pub struct GuardCounters {
     pub unreadable: u64,
     /// Asks that were answered at once because the breaker was not closed.
     pub turned_away: u64,
-    /// How often the breaker opened.
+    /// Parts of batches that were not asked because too many others were before them.
+    pub crowded_out: u64,
+    /// How often the breaker of single asks opened.
     pub opened: u64,
+    /// How often the breaker of batches opened.
+    pub batch_opened: u64,
     /// Probes that were made.
     pub probes: u64,
-    /// What the breaker does now.
+    /// What the breaker of single asks does now.
     pub state: BreakerState,
+    /// What the breaker of batches does now.
+    pub batch_state: BreakerState,
 }
 
 /// A time during which the store is not asked.
@@ -134,26 +159,17 @@ pub struct Outage {
 struct Inner<S> {
     store: S,
     settings: GuardSettings,
-    began: Instant,
-    breaker: Mutex<Guard>,
-    /// Wakes the prober: the breaker has opened, or a caller went away.
-    wake: Notify,
-    /// Callers went away that had waited for long, and nobody knows yet why they had to.
-    is_suspect: AtomicBool,
-    states: watch::Sender<BreakerState>,
+    single: Circuit,
+    batch: Circuit,
+    /// A permit for each key of a batch that may be at the store.
+    room: Semaphore,
     asked: AtomicU64,
     failed: AtomicU64,
     timed_out: AtomicU64,
     unreadable: AtomicU64,
     turned_away: AtomicU64,
+    crowded_out: AtomicU64,
     probes: AtomicU64,
-}
-
-struct Guard {
-    breaker: Breaker,
-    /// When it last opened.
-    since: Micros,
-    last_failure: Option<StoreError>,
 }
 
 impl<S: Store + 'static> Guarded<S> {
@@ -163,24 +179,26 @@ impl<S: Store + 'static> Guarded<S> {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn start(store: S, settings: GuardSettings) -> Self {
-        let breaker = Breaker::new(settings.rules);
+        let began = Instant::now();
+        let [single, batch] = [(); 2].map(|()| Circuit::new(&settings, began));
         let inner = Arc::new(Inner {
             store,
             settings,
-            began: Instant::now(),
-            breaker: Mutex::new(Guard { breaker, since: Micros::ZERO, last_failure: None }),
-            wake: Notify::new(),
-            is_suspect: AtomicBool::new(false),
-            states: watch::Sender::new(BreakerState::Closed),
+            single,
+            batch,
+            room: Semaphore::new(Self::KEYS_IN_FLIGHT),
             asked: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
+            crowded_out: AtomicU64::new(0),
             probes: AtomicU64::new(0),
         });
-        let prober = tokio::spawn(probe_when_due(Arc::clone(&inner))).abort_handle();
-        Self { inner, prober }
+        let probers = [Traffic::Single, Traffic::Batch].map(|traffic| {
+            tokio::spawn(probe_when_due(Arc::clone(&inner), traffic)).abort_handle()
+        });
+        Self { inner, probers }
     }
 
     /// Asks the store for a write that means nothing, waiting up to `patience`: whether it serves,
@@ -189,7 +207,7 @@ impl<S: Store + 'static> Guarded<S> {
     /// # Errors
     /// Why it does not serve.
     pub async fn try_store(&self, patience: Span) -> Result<(), StoreError> {
-        self.inner.probe(patience).await
+        self.inner.probe(Traffic::Single, patience).await
     }
 }
 
@@ -198,16 +216,18 @@ impl<S> Guarded<S> {
     /// time, in which it serves nobody else.
     pub const KEYS_AT_ONCE: usize = 250;
 
+    /// How many keys of batches are at the store at once, at most: enough that it need not wait for
+    /// the next part, and few enough that single asks do.
+    pub const KEYS_IN_FLIGHT: usize = 2 * Self::KEYS_AT_ONCE;
+
     /// The name under which probes are counted in the store; no policy may have it.
     pub const PROBE_POLICY: &'static str = "admittance.probe";
 
     /// What it has seen so far.
     #[must_use]
     pub fn counters(&self) -> GuardCounters {
-        let (opened, state) = {
-            let guard = self.inner.lock();
-            (guard.breaker.opened(), guard.breaker.state())
-        };
+        let (opened, state) = self.inner.single.standing();
+        let (batch_opened, batch_state) = self.inner.batch.standing();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         GuardCounters {
             asked: read(&self.inner.asked),
@@ -215,25 +235,26 @@ impl<S> Guarded<S> {
             timed_out: read(&self.inner.timed_out),
             unreadable: read(&self.inner.unreadable),
             turned_away: read(&self.inner.turned_away),
+            crowded_out: read(&self.inner.crowded_out),
             opened,
+            batch_opened,
             probes: read(&self.inner.probes),
             state,
+            batch_state,
         }
     }
 
-    /// The outage that lasts; `None` while the store is asked.
+    /// The outage that lasts; `None` while the store is asked. That only batches are not asked is
+    /// none.
     #[must_use]
     pub fn outage(&self) -> Option<Outage> {
-        let guard = self.inner.lock();
-        let due = guard.breaker.poll_probe()?;
-        let probe_in = Span::from_us(due.us().saturating_sub(self.inner.elapsed().us()));
-        Some(Outage { number: guard.breaker.opened(), since: guard.since, probe_in })
+        self.inner.single.outage()
     }
 
     /// How many outages there were, if none lasts.
     pub(crate) fn outages_over(&self) -> Option<u64> {
-        let guard = self.inner.lock();
-        (guard.breaker.state() == BreakerState::Closed).then(|| guard.breaker.opened())
+        let (opened, state) = self.inner.single.standing();
+        (state == BreakerState::Closed).then_some(opened)
     }
 
     /// The earliest that an answer can be another than that of an outage.
@@ -246,13 +267,25 @@ impl<S> Guarded<S> {
     /// Why the store failed last.
     #[must_use]
     pub fn last_failure(&self) -> Option<StoreError> {
-        self.inner.lock().last_failure.clone()
+        self.last_failure_of(Traffic::Single)
     }
 
-    /// What the breaker does, as it changes.
+    /// Why asks of this kind failed last.
+    #[must_use]
+    pub fn last_failure_of(&self, traffic: Traffic) -> Option<StoreError> {
+        self.inner.circuit(traffic).last_failure()
+    }
+
+    /// What the breaker of single asks does, as it changes.
     #[must_use]
     pub fn states(&self) -> watch::Receiver<BreakerState> {
-        self.inner.states.subscribe()
+        self.states_of(Traffic::Single)
+    }
+
+    /// What the breaker of such asks does, as it changes.
+    #[must_use]
+    pub fn states_of(&self, traffic: Traffic) -> watch::Receiver<BreakerState> {
+        self.inner.circuit(traffic).states()
     }
 
     /// How it was set up.
@@ -276,13 +309,10 @@ impl<S: Store + 'static> Guarded<S> {
     /// As [`Store::apply`].
     pub async fn outlast(&self, op: Op<'_>, patience: Span) -> Result<Applied, StoreError> {
         let (inner, deadline) = (&*self.inner, self.inner.settings.deadline);
-        let Some(pass) = inner.lock().breaker.pass() else {
-            inner.turned_away.fetch_add(1, Ordering::Relaxed);
-            return Err(StoreError::Unavailable);
-        };
+        let pass = inner.pass(Traffic::Single)?;
         inner.asked.fetch_add(1, Ordering::Relaxed);
-        let began = Instant::now();
-        let asking = Asking { inner, pass, began, is_told: false };
+        let asking = Asking::new(inner, Traffic::Single, pass);
+        let began = asking.began;
         let mut answer = std::pin::pin!(inner.store.apply(op));
         if let Some(answer) = within(deadline, &mut answer).await {
             asking.tell(answer.as_ref().err());
@@ -297,7 +327,7 @@ impl<S: Store + 'static> Guarded<S> {
 
 impl<S: Store + 'static> Store for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Applied, StoreError> {
-        self.inner.ask(self.inner.settings.deadline, || self.inner.store.apply(op)).await
+        self.inner.ask(Traffic::Single, || self.inner.store.apply(op)).await
     }
 
     async fn check_many(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
@@ -320,57 +350,82 @@ impl<S: Store + 'static> Store for Guarded<S> {
     }
 
     async fn several(&self, group: Group<'_>) -> Result<AppliedSeveral, StoreError> {
-        self.inner.ask(self.inner.settings.deadline, || self.inner.store.several(group)).await
+        self.inner.ask(Traffic::Single, || self.inner.store.several(group)).await
     }
 }
 
 impl<S: Store + Cells + 'static> Cells for Guarded<S> {
     async fn load(&self, cell: Cell<'_>) -> Result<Loaded, StoreError> {
-        self.inner.ask(self.inner.settings.deadline, || self.inner.store.load(cell)).await
+        self.inner.ask(Traffic::Single, || self.inner.store.load(cell)).await
     }
 
     async fn swap(&self, cell: Cell<'_>, swap: Swap<'_>) -> Result<Swapped, StoreError> {
-        self.inner.ask(self.inner.settings.deadline, || self.inner.store.swap(cell, swap)).await
+        self.inner.ask(Traffic::Single, || self.inner.store.swap(cell, swap)).await
     }
 }
 
 impl<S: Accounts + 'static> Accounts for Guarded<S> {
     async fn book(&self, entry: Entry<'_>) -> Result<Booked, StoreError> {
-        self.inner.ask(self.inner.settings.deadline, || self.inner.store.book(entry)).await
+        self.inner.ask(Traffic::Single, || self.inner.store.book(entry)).await
     }
 }
 
 impl<S: Fuses + 'static> Fuses for Guarded<S> {
     async fn fuse(&self, ask: FuseAsk<'_>) -> Result<AppliedFused, StoreError> {
-        self.inner.ask(self.inner.settings.deadline, || self.inner.store.fuse(ask)).await
+        self.inner.ask(Traffic::Single, || self.inner.store.fuse(ask)).await
     }
 }
 
 impl<S: Store> Inner<S> {
-    /// Asks for several keys at once.
+    /// Asks for several keys at once, in its turn.
     async fn ask_for(&self, many: Many<'_>) -> Result<AppliedMany, StoreError> {
-        self.ask(self.settings.deadline, || self.store.check_many(many)).await
+        self.pass(Traffic::Batch)?;
+        let keys = u32::try_from(many.keys.len()).unwrap_or(u32::MAX);
+        // That others are before it is not the store's fault.
+        let Some(Ok(_room)) = within(self.settings.deadline, self.room.acquire_many(keys)).await
+        else {
+            self.crowded_out.fetch_add(1, Ordering::Relaxed);
+            return Err(StoreError::Unavailable);
+        };
+        self.ask(Traffic::Batch, || self.store.check_many(many)).await
     }
 }
 
 impl<S> Inner<S> {
+    const fn circuit(&self, traffic: Traffic) -> &Circuit {
+        match traffic {
+            Traffic::Single => &self.single,
+            Traffic::Batch => &self.batch,
+        }
+    }
+
+    /// Leave to ask. A store that does not answer single asks is not asked for batches.
+    fn pass(&self, traffic: Traffic) -> Result<Pass, StoreError> {
+        let single = self.single.pass();
+        let pass = match traffic {
+            Traffic::Single => single,
+            Traffic::Batch => single.and(self.batch.pass()),
+        };
+        pass.ok_or_else(|| {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            StoreError::Unavailable
+        })
+    }
+
     /// Asks within the deadline if the breaker lets it.
-    async fn ask<T, F>(&self, deadline: Span, send: impl Fn() -> F) -> Result<T, StoreError>
+    async fn ask<T, F>(&self, traffic: Traffic, send: impl Fn() -> F) -> Result<T, StoreError>
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let Some(pass) = self.lock().breaker.pass() else {
-            self.turned_away.fetch_add(1, Ordering::Relaxed);
-            return Err(StoreError::Unavailable);
-        };
-        let asking = Asking { inner: self, pass, began: Instant::now(), is_told: false };
+        let (pass, deadline) = (self.pass(traffic)?, self.settings.deadline);
+        let asking = Asking::new(self, traffic, pass);
         let answered = within(deadline, async {
             self.asked.fetch_add(1, Ordering::Relaxed);
             let first = send().await;
             // Nothing was charged, so it is safe to try again; once is enough for a connection
             // that had gone stale.
             match first {
-                Err(StoreError::Unavailable) if self.lock().breaker.pass() == Some(pass) => {
+                Err(StoreError::Unavailable) if self.circuit(traffic).pass() == Some(pass) => {
                     self.asked.fetch_add(1, Ordering::Relaxed);
                     self.failed.fetch_add(1, Ordering::Relaxed);
                     send().await
@@ -384,118 +439,18 @@ impl<S> Inner<S> {
     }
 
     /// Counts an answer, and lets the breaker know.
-    fn hear(&self, pass: Pass, failure: Option<StoreError>) {
+    fn hear(&self, traffic: Traffic, pass: Pass, failure: Option<StoreError>) {
         if let Some(failure) = &failure {
             self.failed.fetch_add(1, Ordering::Relaxed);
             if matches!(failure, StoreError::Timeout { .. }) {
                 self.timed_out.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.judge(pass, failure);
-    }
-
-    /// Lets the breaker know of an answer.
-    fn judge(&self, pass: Pass, failure: Option<StoreError>) {
-        let now = self.elapsed();
-        let mut guard = self.lock();
-        let opened = guard.breaker.handle_answer(pass, now, failure.is_none());
-        if failure.is_some() {
-            guard.last_failure = failure;
+        let has_opened = self.circuit(traffic).judge(pass, failure);
+        if has_opened && traffic == Traffic::Batch {
+            // It may be gone for all.
+            self.single.suspect();
         }
-        if opened {
-            guard.since = self.settings.clock.precise();
-            self.states.send_replace(BreakerState::Open);
-            self.wake.notify_one();
-        }
-    }
-
-    fn elapsed(&self) -> Span {
-        Span::from_us(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Guard> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<S: Store> Inner<S> {
-    /// One probe: a charge that is always admitted, and so always written.
-    async fn probe(&self, patience: Span) -> Result<(), StoreError> {
-        let number = self.probes.fetch_add(1, Ordering::Relaxed);
-        // The largest limit there is, anew each second: state that is gone soon and never denies.
-        let window = Window::fixed(EXACT_MAX, Span::from_secs(1));
-        let strategy = Builtin::from(window.map_err(|_| StoreError::Unreadable)?);
-        // Several keys, so that in a cluster several nodes are probed.
-        let key = [u8::try_from(number % PROBE_KEYS).unwrap_or(0)];
-        let policy = Guarded::<S>::PROBE_POLICY;
-        let action = Action::Check(Cost::ONE);
-        let op = Op { policy, strategy: &strategy, key: &key, action };
-        let probe = within(patience, self.store.apply(op));
-        let applied = probe.await.unwrap_or(Err(StoreError::Timeout { waited: patience }))?;
-        match applied.decision() {
-            Some(decision) if decision.is_admit() => Ok(()),
-            _ => Err(StoreError::Unreadable),
-        }
-    }
-}
-
-impl<S: Store> Inner<S> {
-    /// Finds out whether callers that went away had reason to: probes until the store answers or
-    /// the breaker opens.
-    async fn probe_if_suspect(&self) {
-        while self.is_suspect.swap(false, Ordering::Relaxed) {
-            let Some(pass) = self.lock().breaker.pass() else { return };
-            let probed = self.probe(self.settings.deadline).await;
-            let has_failed = probed.is_err();
-            self.judge(pass, probed.err());
-            match has_failed {
-                true => self.is_suspect.store(true, Ordering::Relaxed),
-                // Callers that only are impatient must not make it a load.
-                false => tokio::time::sleep(self.settings.rules.probe_every.into()).await,
-            }
-        }
-    }
-}
-
-/// Waits for an answer, but no longer than the deadline while this process runs. If it is stopped,
-/// throttled or starved, the timer and the answer wake together, and the timer would win; so the
-/// deadline is waited for in parts, of which a stall costs one.
-async fn within<F: Future>(deadline: Span, answer: F) -> Option<F::Output> {
-    let mut answer = std::pin::pin!(answer);
-    let mut left = deadline.us();
-    let part = left.div_ceil(PARTS).max(1);
-    loop {
-        let now = left.min(part);
-        let waited = Duration::from_micros(now);
-        if let Ok(answer) = tokio::time::timeout(waited, answer.as_mut()).await {
-            return Some(answer);
-        }
-        left -= now;
-        if left == 0 {
-            return None;
-        }
-    }
-}
-
-/// Probes whenever the breaker wants it, for as long as the guard lives.
-async fn probe_when_due<S: Store>(inner: Arc<Inner<S>>) {
-    loop {
-        let due = inner.lock().breaker.poll_probe();
-        let Some(due) = due else {
-            inner.wake.notified().await;
-            inner.probe_if_suspect().await;
-            continue;
-        };
-        tokio::time::sleep_until(inner.began + due.into()).await;
-        let probed = inner.probe(inner.settings.deadline).await;
-        let now = inner.elapsed();
-        let mut guard = inner.lock();
-        guard.breaker.handle_probe(now, probed.is_ok());
-        if let Err(failure) = probed {
-            guard.last_failure = Some(failure);
-        }
-        let state = guard.breaker.state();
-        inner.states.send_if_modified(|told| std::mem::replace(told, state) != state);
     }
 }
 
@@ -503,29 +458,32 @@ async fn probe_when_due<S: Store>(inner: Arc<Inner<S>>) {
 /// less patient than the deadline must not keep the breaker closed for ever, nor open it.
 struct Asking<'a, S> {
     inner: &'a Inner<S>,
+    traffic: Traffic,
     pass: Pass,
     began: Instant,
     is_told: bool,
 }
 
-impl<S> Asking<'_, S> {
+impl<'a, S> Asking<'a, S> {
+    fn new(inner: &'a Inner<S>, traffic: Traffic, pass: Pass) -> Self {
+        Self { inner, traffic, pass, began: Instant::now(), is_told: false }
+    }
+
     fn tell(mut self, error: Option<&StoreError>) {
         self.is_told = true;
-        if let Some(StoreError::Unreadable) = error {
+        if let Some(unreadable @ StoreError::Unreadable) = error {
             self.inner.unreadable.fetch_add(1, Ordering::Relaxed);
-            self.inner.lock().last_failure = error.cloned();
+            self.inner.circuit(self.traffic).note(unreadable.clone());
         }
-        self.inner.hear(self.pass, error.filter(|error| is_of_the_store(error)).cloned());
+        let failure = error.filter(|error| is_of_the_store(error)).cloned();
+        self.inner.hear(self.traffic, self.pass, failure);
     }
 }
 
 impl<S> Drop for Asking<'_, S> {
     fn drop(&mut self) {
-        if !self.is_told
-            && self.began.elapsed() >= OVERDUE_AFTER
-            && !self.inner.is_suspect.swap(true, Ordering::Relaxed)
-        {
-            self.inner.wake.notify_one();
+        if !self.is_told && self.began.elapsed() >= OVERDUE_AFTER {
+            self.inner.circuit(self.traffic).suspect();
         }
     }
 }
@@ -555,7 +513,7 @@ const fn is_of_the_store(error: &StoreError) -> bool {
 
 impl<S> Drop for Guarded<S> {
     fn drop(&mut self) {
-        self.prober.abort();
+        self.probers.iter().for_each(tokio::task::AbortHandle::abort);
     }
 }
 
@@ -567,9 +525,5 @@ impl<S> fmt::Debug for Guarded<S> {
     }
 }
 
-/// How many parts a deadline is waited for in.
-const PARTS: u64 = 4;
 /// Whoever goes away after this long has waited for an answer, and not only changed their mind.
 const OVERDUE_AFTER: Duration = Duration::from_millis(5);
-/// Over how many keys probes are spread.
-const PROBE_KEYS: u64 = 16;

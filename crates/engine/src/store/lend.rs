@@ -23,20 +23,28 @@ impl<C: Clock> Limiter<Builtin, C> {
     /// Does as the op of a store says, at one instant, which is told.
     pub(crate) fn apply(
         &self,
+        policy: &str,
         key: &[u8],
         action: Action,
         returned: &Returned,
     ) -> Result<Applied, StoreError> {
-        let clock = Together::precisely(self.clock());
+        let clock = Together::at_instant(self.clock(), self.instant(self.clock()));
         let (at, key) = (clock.now(), self.hash(key));
+        // Two hashes that no two keys of any policies share but by chance.
+        let place = || (self.hash_of(policy), key);
         let answer = match action {
             Action::Check(cost) => Answer::Decision(self.decide(key, &clock, cost)),
             Action::Peek => Answer::Decision(Alone::peek(self, key, at)),
             Action::Forecast(cost) => Answer::Forecast(self.forecast_at(key, at, cost)),
-            Action::Reset => Answer::Reset(self.forget(key)),
+            Action::Reset => {
+                returned.reset(place(), at);
+                Answer::Reset(self.forget(key))
+            }
             Action::Lease(ask) => Answer::Lease(self.lend(key, &clock, ask)?),
             Action::GiveBack(back) => {
-                Answer::GivenBack(self.take_back(key, &clock, &back, returned)?)
+                self.strategy().leasable().map_err(|_| StoreError::NotLeasable)?;
+                let is_taken = returned.is_taken(place(), &back, at);
+                Answer::GivenBack(if is_taken { self.take_back(key, &clock, &back) } else { 0 })
             }
         };
         Ok(Applied { answer, at })
@@ -64,17 +72,7 @@ impl<C: Clock> Limiter<Builtin, C> {
         Ok(Grant { granted: 0, decision: full, ..grant })
     }
 
-    fn take_back(
-        &self,
-        key: Fingerprint,
-        clock: &impl Clock,
-        back: &GiveBack,
-        returned: &Returned,
-    ) -> Result<u64, StoreError> {
-        self.strategy().leasable().map_err(|_| StoreError::NotLeasable)?;
-        if !returned.is_first(back, clock.now()) {
-            return Ok(0);
-        }
+    fn take_back(&self, key: Fingerprint, clock: &impl Clock, back: &GiveBack) -> u64 {
         let restored = Mutex::new(0);
         let _ = self.change(key, clock, &|state, now| {
             let given = self.strategy().give_back(state.clone(), now, back);
@@ -86,11 +84,16 @@ impl<C: Clock> Limiter<Builtin, C> {
                 Step { state, decision: unchanged() }
             }
         });
-        Ok(restored.into_inner().unwrap_or_else(PoisonError::into_inner))
+        restored.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes a key's state, as a check does, to what `step` makes of it if that admits.
-    fn change(&self, key: Fingerprint, clock: &impl Clock, step: &Change<'_>) -> Decision {
+    pub(crate) fn change(
+        &self,
+        key: Fingerprint,
+        clock: &impl Clock,
+        step: &Change<'_>,
+    ) -> Decision {
         match self.table() {
             Table::Slots(word, table) => {
                 with_judge!(word, |judge| {
@@ -105,7 +108,7 @@ impl<C: Clock> Limiter<Builtin, C> {
     }
 }
 
-type Change<'a> = dyn Fn(Option<BuiltinState>, Micros) -> Step<BuiltinState> + Sync + 'a;
+pub(crate) type Change<'a> = dyn Fn(Option<BuiltinState>, Micros) -> Step<BuiltinState> + Sync + 'a;
 
 /// Only the outcome is looked at.
 const fn changed() -> Decision {
@@ -179,21 +182,50 @@ impl Strategy for ChangedState<'_> {
     }
 }
 
-/// Which leases have been given back. A lease that is too old to be given back is forgotten; if
-/// there are too many young ones, further ones are not taken back.
+/// Which leases have been given back, and which keys were reset when. What is too old for any lease
+/// to be given back is forgotten. If there are too many young ones, further leases are not taken
+/// back, and all that was granted before a further reset is as reset.
 #[derive(Debug, Default)]
-pub(crate) struct Returned(Mutex<HashMap<LeaseId, Micros>>);
+pub(crate) struct Returned(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    leases: HashMap<LeaseId, Micros>,
+    resets: HashMap<Place, Micros>,
+    /// Everything was reset then.
+    all_reset_at: Option<Micros>,
+}
+
+/// A policy and a key of it.
+type Place = (Fingerprint, Fingerprint);
 
 impl Returned {
-    fn is_first(&self, back: &GiveBack, now: Micros) -> bool {
+    /// Whether something of a lease may be restored: it is the first time that it comes back, and
+    /// the key was not reset since.
+    fn is_taken(&self, place: Place, back: &GiveBack, now: Micros) -> bool {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= RETURNED_MAX {
-            known.retain(|_, granted_at| now.since(*granted_at) <= REMEMBERED);
-            if known.len() >= RETURNED_MAX {
+        if known.leases.len() >= RETURNED_MAX {
+            known.leases.retain(|_, granted_at| now.since(*granted_at) <= REMEMBERED);
+            if known.leases.len() >= RETURNED_MAX {
                 return false;
             }
         }
-        known.insert(back.id, back.granted_at).is_none()
+        let is_first = known.leases.insert(back.id, back.granted_at).is_none();
+        let reset_at = known.resets.get(&place).copied().max(known.all_reset_at);
+        is_first && !back.is_from_before(reset_at)
+    }
+
+    fn reset(&self, place: Place, now: Micros) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.resets.len() >= RETURNED_MAX {
+            known.resets.retain(|_, reset_at| now.since(*reset_at) <= REMEMBERED);
+            if known.resets.len() >= RETURNED_MAX {
+                let latest = known.resets.drain().map(|(_, reset_at)| reset_at).max();
+                known.all_reset_at = known.all_reset_at.max(latest);
+            }
+        }
+        let latest = known.resets.entry(place).or_default();
+        *latest = now.max(*latest);
     }
 }
 

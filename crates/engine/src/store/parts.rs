@@ -148,12 +148,16 @@ impl Parts {
     }
 }
 
-/// So many thousandths of a limit; `None` if that is nothing. If the rate cannot be kept exact
-/// with so fine a part, a coarser one that is smaller.
-pub(super) fn part_of(strategy: &Builtin, thousandths: u32) -> Option<Builtin> {
-    [1, 10, 100]
+/// A share of a limit; `None` if that is nothing. If the rate cannot be kept exact with so fine a
+/// share of thousandths, a coarser one that is smaller.
+pub(super) fn part_of(strategy: &Builtin, share: Decimal) -> Option<Builtin> {
+    let coarser = |grain: u32| {
+        let thousandths = u32::try_from(share.times(WHOLE.into())?).ok()?;
+        share_of(thousandths / grain * grain)
+    };
+    [Some(share), coarser(10), coarser(100)]
         .into_iter()
-        .find_map(|grain| strategy.scaled(share_of(thousandths.min(WHOLE) / grain * grain)?).ok())?
+        .find_map(|share| strategy.scaled(share?).ok())?
 }
 
 /// So many thousandths as a share.

@@ -31,17 +31,17 @@
 //! breaker's tests, with a breaker that lets asks through.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use admittance_core::{
     Builtin, Cost, Decimal, Decision, Forecast, Invalid, Micros, Outcome, Parameter, Retry, SpentAt,
 };
 
 use super::guarded::{Guarded, Outage};
-use super::parts::{self, Parts};
+use super::outage_share::OutageShare;
+use super::parts::{self, Parts, share_of};
 use super::{Action, Answer, Decided, Many, Op, Recovery, Source, Store, StoreError};
-use crate::limiter::MAX_KEYS_DEFAULT;
 use crate::{Clock, Limiter};
 
 /// What to answer when the store cannot.
@@ -90,24 +90,13 @@ pub struct SharedLimiter<S> {
     strategy: Builtin,
     store: Arc<Guarded<S>>,
     fail: FailMode,
-    /// What `Local` goes on with; `None` if that is nothing.
-    part: Option<Builtin>,
-    /// Where `Granted` takes it from.
-    parts: Option<Arc<Parts>>,
+    alone: OutageShare<Arc<Alone>>,
     max_keys: u64,
-    alone: RwLock<Option<Alone>>,
-    /// Whether there is something to drop, for those who only want to know that.
-    is_alone: AtomicBool,
     by_fail_mode: AtomicU64,
 }
 
 /// The local part of a limit during one outage.
-struct Alone {
-    outage: u64,
-    /// What it was made of. A smaller part that was granted meanwhile replaces it.
-    part: Builtin,
-    limiter: Arc<Limiter<SpentAt<Builtin>, Arc<dyn Clock>>>,
-}
+type Alone = Limiter<SpentAt<Builtin>, Arc<dyn Clock>>;
 
 impl<S: Store + 'static> SharedLimiter<S> {
     /// A limit of this name in the store.
@@ -120,26 +109,23 @@ impl<S: Store + 'static> SharedLimiter<S> {
         store: Arc<Guarded<S>>,
         fail: FailMode,
     ) -> Result<Self, Invalid> {
-        let part = match fail {
-            FailMode::Open | FailMode::Closed | FailMode::Granted { .. } => None,
-            FailMode::Local { share } => part_of(&strategy, share)?,
-        };
+        if let FailMode::Local { share } = fail {
+            part_of(&strategy, share)?;
+        }
         Ok(Self {
             policy: policy.into(),
             strategy,
             store,
             fail,
-            part,
-            parts: None,
-            max_keys: MAX_KEYS_DEFAULT,
-            alone: RwLock::default(),
-            is_alone: AtomicBool::new(false),
+            alone: OutageShare::new(fail)?,
+            max_keys: Limiter::max_keys_default(&strategy),
             by_fail_mode: AtomicU64::new(0),
         })
     }
 
-    /// How many keys are kept here at most while this node goes on alone; a million unless said
-    /// otherwise. A key forgotten for want of room starts spent again.
+    /// How many keys are kept here at most while this node goes on alone; what
+    /// [`Limiter::max_keys_default`] says unless said otherwise. A key forgotten for want of room
+    /// starts spent again.
     #[must_use]
     pub fn max_keys(self, max_keys: u64) -> Self {
         Self { max_keys, ..self }
@@ -148,7 +134,7 @@ impl<S: Store + 'static> SharedLimiter<S> {
     /// Where [`FailMode::Granted`] takes this node's part from. Without it there is none.
     #[must_use]
     pub fn parts(self, parts: Arc<Parts>) -> Self {
-        Self { parts: Some(parts), ..self }
+        Self { alone: self.alone.granted_by(parts), ..self }
     }
 
     /// Decides a request.
@@ -248,17 +234,9 @@ impl<S: Store + 'static> SharedLimiter<S> {
     /// The limit as the store is asked now: less while others are cut off, if they are left their
     /// parts. `None` if nothing is to be asked.
     pub(crate) fn asked(&self) -> Option<Builtin> {
-        match self.parts.as_ref().and_then(|parts| parts.together()) {
+        match self.alone.together() {
             None => Some(self.strategy),
-            Some(thousandths) => parts::part_of(&self.strategy, thousandths),
-        }
-    }
-
-    /// What this node may go on with now.
-    fn part_now(&self) -> Option<Builtin> {
-        match &self.parts {
-            None => self.part,
-            Some(parts) => parts::part_of(&self.strategy, parts.alone()?),
+            Some(thousandths) => parts::part_of(&self.strategy, share_of(thousandths)?),
         }
     }
 
@@ -268,45 +246,18 @@ impl<S: Store + 'static> SharedLimiter<S> {
 
     /// What this node goes on with during an outage. Before the breaker opens there is none: the
     /// few asks that fail until then are denied, as everything is spent at that instant anyway.
-    fn alone(&self, outage: Option<Outage>) -> Option<Arc<Limiter<SpentAt<Builtin>, DynClock>>> {
-        let (outage, part) = (outage?, self.part_now()?);
-        let alone = self.alone.read().unwrap_or_else(PoisonError::into_inner);
-        let is_this = |alone: &&Alone| alone.outage == outage.number && alone.part == part;
-        if let Some(alone) = alone.as_ref().filter(is_this) {
-            return Some(Arc::clone(&alone.limiter));
-        }
-        let was_alone = alone.as_ref().is_some_and(|alone| alone.outage == outage.number);
-        drop(alone);
-        let mut alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may have been faster; one who was slower must not bring back an older one.
-        let is_as_new = |alone: &&Alone| alone.outage > outage.number || is_this(alone);
-        if let Some(alone) = alone.as_ref().filter(is_as_new) {
-            return Some(Arc::clone(&alone.limiter));
-        }
-        let clock = Arc::clone(&self.store.settings().clock);
-        // Others may have left this node's part to it only after the outage began.
-        let left = self.parts.as_ref().map(|parts| clock.now() - parts.alone_for());
-        let since = left.map_or(outage.since, |left| left.max(outage.since));
-        // What was admitted of another part before is not known to this one.
-        let since = if was_alone { clock.now() } else { since };
-        let limiter = Arc::new(local(part, since, self.max_keys, clock));
-        *alone = Some(Alone { outage: outage.number, part, limiter: Arc::clone(&limiter) });
-        self.is_alone.store(true, Ordering::Release);
-        Some(limiter)
+    fn alone(&self, outage: Option<Outage>) -> Option<Arc<Alone>> {
+        let clock = &self.store.settings().clock;
+        let alone = self.alone.during(outage, clock, |share, since| {
+            let part = parts::part_of(&self.strategy, share)?;
+            Some(Arc::new(local(part, since, self.max_keys, Arc::clone(clock))))
+        });
+        alone.map(|(_, alone)| alone)
     }
 
     /// The store has answered: what was counted here meanwhile is of no use any more.
     fn recovered(&self) {
-        if !self.is_alone.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(over) = self.store.outages_over() else { return };
-        let mut alone = self.alone.write().unwrap_or_else(PoisonError::into_inner);
-        // A new outage may have begun since: its part must not be forgotten and made again.
-        if alone.as_ref().is_some_and(|alone| alone.outage <= over) {
-            *alone = None;
-            self.is_alone.store(false, Ordering::Release);
-        }
+        self.alone.recovered(&self.store);
     }
 
     /// What the store has decided beside something else.
@@ -414,7 +365,7 @@ impl<S> SharedLimiter<S> {
     /// Whether this node holds a local part of the limit.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.is_alone.load(Ordering::Acquire)
+        self.alone.is_held()
     }
 }
 
@@ -461,15 +412,8 @@ pub(crate) fn part(share: Decimal) -> Result<Decimal, Invalid> {
     Ok(share)
 }
 
-type DynClock = Arc<dyn Clock>;
-
 /// A limit whose keys have spent everything at `since`.
-fn local(
-    part: Builtin,
-    since: Micros,
-    max_keys: u64,
-    clock: DynClock,
-) -> Limiter<SpentAt<Builtin>, DynClock> {
+fn local(part: Builtin, since: Micros, max_keys: u64, clock: Arc<dyn Clock>) -> Alone {
     let limit = Cost::new(part.limit()).unwrap_or(Cost::MAX);
     let strategy = SpentAt::new(part, limit, since);
     Limiter::custom(strategy).max_keys(max_keys).clock(clock).build()

@@ -132,7 +132,7 @@ impl Run {
         };
         match (strategy, strategy.shape()) {
             (Builtin::Tat(tat), _) => {
-                let denominator = BigUint::from(tat.denominator());
+                let denominator = BigUint::from(tat.unit().denominator);
                 let ticks = |whole: u64, parts: u64| &denominator * whole + parts;
                 let (unit, room) = (tat.unit(), tat.tolerance());
                 let (unit, room) =

@@ -24,6 +24,7 @@ type Moody = Scripted<Memory<ManualClock>>;
 
 const WINDOW: Span = Span::from_secs(60);
 const TTL: Span = Span::from_secs(30);
+const DEADLINE: Span = Span::from_ms(20);
 
 /// A store, and what its nodes share.
 #[derive(Clone)]
@@ -44,7 +45,7 @@ impl World {
     fn guard(&self, run_max: u32) -> Arc<Guarded<Arc<Moody>>> {
         let rules = BreakerRules { run_max, probes_needed: 2, ..BreakerRules::default() };
         let clock = Arc::new(self.clock.clone());
-        let settings = GuardSettings { rules, clock, ..GuardSettings::default() };
+        let settings = GuardSettings { deadline: DEADLINE, rules, clock };
         Arc::new(Guarded::start(Arc::clone(&self.store), settings))
     }
 

@@ -3,6 +3,8 @@
 //! Time is tokio's and stands still until everything waits, so "20 ms" below are exact. That
 //! nothing waits for the store is shown by counting what reached it.
 
+mod batches;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -285,91 +287,6 @@ async fn a_slow_store_is_an_outage_too() {
     store.behaves(slow(19));
     until_closed(&guard).await;
 }
-
-/// A store that answers one ask at a time, in 8 µs for each of its keys, as a script does.
-fn one_at_a_time(request: &Request<'_>, turn: &Arc<tokio::sync::Mutex<()>>) -> Behavior {
-    let keys = if let Request::CheckMany(many) = request { many.keys.len() as u64 } else { 1 };
-    let turn = Arc::clone(turn);
-    Behavior::serve().after(async move {
-        let _mine = turn.lock_owned().await;
-        tokio::time::sleep(Duration::from_micros(8 * keys)).await;
-    })
-}
-
-/// How long single asks wait beside batches of 10,000 keys, at most.
-async fn waited_beside_batches(
-    batch: impl AsyncFn(&Guarded<Arc<Moody>>, Many<'_>) -> Result<(), StoreError>,
-) -> Duration {
-    let Bench { store, guard, .. } = bench(RULES);
-    let turn = Arc::default();
-    store.behaves(move |request| one_at_a_time(request, &turn));
-    let (strategy, keys) = (strategy(), vec![&b"ann"[..]; 10_000]);
-    let many = Many { policy: "api", strategy: &strategy, keys: &keys, cost: Cost::ONE };
-    let batches = async {
-        for _ in 0..10 {
-            batch(&guard, many).await.unwrap();
-        }
-    };
-    let mut longest = Duration::ZERO;
-    let singles = async {
-        loop {
-            let began = Instant::now();
-            // Answered or not: it is how long it waits that counts.
-            let _ = check(&guard).await;
-            longest = longest.max(began.elapsed());
-            tokio::time::sleep(Duration::from_micros(500)).await;
-        }
-    };
-    tokio::select! {
-        () = batches => {}
-        () = singles => {}
-    }
-    longest
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_batch_does_not_keep_single_asks_waiting() {
-    let cut = async |guard: &Guarded<Arc<Moody>>, many: Many<'_>| {
-        let decided = guard.check_many(many).await?;
-        assert_eq!(decided.decisions.len(), 10_000);
-        Ok(())
-    };
-    let longest = waited_beside_batches(cut).await;
-    assert!(longest <= Duration::from_millis(5), "{longest:?}");
-    // In one piece it does.
-    let whole = async |guard: &Guarded<Arc<Moody>>, many: Many<'_>| {
-        guard.store().check_many(many).await.map(drop)
-    };
-    let longest = waited_beside_batches(whole).await;
-    assert!(longest >= Duration::from_millis(20), "{longest:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_batch_is_asked_in_parts_and_each_has_the_deadline() {
-    let Bench { store, guard, .. } = &bench(RULES);
-    let strategy = strategy();
-    let keys = vec![&b"ann"[..]; 1_001];
-    let many = |count| Many { policy: "api", strategy: &strategy, keys: &keys[..count], cost: ONE };
-    for (count, asks) in [(0, 1), (1, 1), (250, 1), (251, 2), (500, 2), (1_001, 5)] {
-        store.behaves(slow(19));
-        let (before, began) = (store.asked(), Instant::now());
-        let decided = guard.check_many(many(count)).await.unwrap();
-        assert_eq!((decided.decisions.len(), store.asked() - before), (count, asks), "{count}");
-        assert_eq!(began.elapsed(), Duration::from_millis(19 * asks));
-    }
-    // A part that is not answered ends it, and what was charged before it is not denied.
-    let turn = std::sync::atomic::AtomicU64::new(0);
-    store.behaves(move |_| match turn.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-        0 => Behavior::serve(),
-        _ => Behavior::fail(StoreError::Unavailable),
-    });
-    assert_eq!(guard.check_many(many(1_001)).await, Err(StoreError::Lost));
-    store.hangs();
-    let waited = Span::from_ms(20);
-    assert_eq!(guard.check_many(many(1_001)).await, Err(StoreError::Timeout { waited }));
-}
-
-const ONE: Cost = Cost::ONE;
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_cannot_be_read_is_counted_and_named_but_is_no_outage() {

@@ -37,6 +37,7 @@ mod load_runtime;
 #[cfg(feature = "tokio")]
 mod parts;
 mod race;
+mod reloaded;
 mod several;
 mod several_room;
 #[cfg(feature = "tokio")]

@@ -189,3 +189,31 @@ async fn a_smaller_part_that_was_granted_meanwhile_replaces_the_larger_one() {
     rig.next_window().await;
     assert_eq!(rig.admitted(0).await, LIMIT / 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_others_took_back_meanwhile_is_spent_in_the_window_they_leave_it_again() {
+    let rig = Rig::new(true);
+    rig.pass(310_000).await;
+    rig.cut(0, true);
+    let _ = rig.admitted(0).await;
+    rig.pass(12_000).await;
+    rig.next_window().await;
+    assert_eq!(rig.admitted(0).await, 300);
+    // It is heard again while its store still is not: the others take all.
+    rig.instances[0].line.behaves(|request| match request {
+        Request::Beat | Request::Leave => Behavior::serve(),
+        _ => Behavior::fail(StoreError::Unavailable),
+    });
+    rig.pass(10_000).await;
+    assert_eq!((rig.instances[0].parts.alone(), rig.instances[1].parts.together()), (None, None));
+    // A new window begins, of which they spend all before they know that it is cut off again.
+    rig.next_window().await;
+    let others = rig.admitted(1).await + rig.admitted(2).await;
+    rig.cut(0, true);
+    rig.pass(12_000).await;
+    assert_eq!(rig.instances[0].parts.alone(), Some(334));
+    let alone = rig.admitted(0).await;
+    assert_eq!((others, alone), (LIMIT, 0), "more than the limit in one window");
+    rig.next_window().await;
+    assert_eq!(rig.admitted(0).await, 300);
+}

@@ -98,6 +98,23 @@ fn a_denial_opens_no_way_around_what_was_forgotten() {
 }
 
 #[test]
+fn new_keys_that_a_table_may_hold_are_charged_together() {
+    for (max_keys, new, limiters) in [(6, 6, 200), (100, 64, 100), (1_000, 1_000, 5)] {
+        for on_full in [OnFull::Deny, OnFull::Evict] {
+            for number in 0_u64..limiters {
+                let clock = ManualClock::at(at(1_000));
+                let one = Limiter::builder(gcra(5, 60)).max_keys(max_keys).on_full(on_full);
+                let one = one.clock(clock).build();
+                let keys = (0..new).map(|key: u64| one.ask((number, key), Cost::ONE));
+                let several = all(&keys.collect::<Vec<_>>());
+                assert!(several.decision.is_admit(), "{new} of {max_keys}: {several:?}");
+                assert_eq!(one.stats().keys, new);
+            }
+        }
+    }
+}
+
+#[test]
 fn costs_that_cannot_be_added_are_denied_for_good() {
     let clock = ManualClock::at(at(1_000));
     let window = Window::fixed(EXACT_MAX, Span::from_secs(60)).expect("exact");

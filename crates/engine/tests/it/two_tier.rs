@@ -113,7 +113,8 @@ impl Rig {
     }
 
     fn shared(&self, strategy: Builtin, fail: FailMode) -> SharedLimiter<Arc<Slow>> {
-        let guard = Guarded::start(Arc::clone(&self.store), GuardSettings::default());
+        let settings = GuardSettings { deadline: Span::from_ms(20), ..GuardSettings::default() };
+        let guard = Guarded::start(Arc::clone(&self.store), settings);
         SharedLimiter::new("api", strategy, Arc::new(guard), fail).unwrap()
     }
 

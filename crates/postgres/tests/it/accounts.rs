@@ -74,7 +74,7 @@ async fn edited(url: &str, table: &str, edits: &[(&str, &str)]) {
         let both = [
             include_str!("../../migrations/0010_budgets.sql"),
             include_str!("../../migrations/0011_accounts.sql"),
-            include_str!("../../migrations/0013_unsettled.sql"),
+            include_str!("../../migrations/0015_unsettled.sql"),
         ];
         assert!(both.iter().any(|sql| sql.contains(from)), "no step says {from:?}");
     }

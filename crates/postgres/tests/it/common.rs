@@ -89,6 +89,7 @@ pub(crate) fn timelines(usual: usize) -> usize {
 
 /// A store whose clock is the test's, until the test says otherwise.
 pub(crate) async fn store(url: &str) -> PostgresStore {
+    // What it writes is counted, and there are many of them.
     connect(PostgresStore::builder(url).connections(4).reap_every(None)).await
 }
 
@@ -99,9 +100,10 @@ pub(crate) async fn untried(url: &str) -> PostgresStore {
 }
 
 /// A store whose every connection is up. Until then it says that it is away, and on a busy machine
-/// a connection takes its time, as every answer does.
+/// a connection takes its time, as every answer does. That connections rehearse has tests of its
+/// own (`warm`, and the command's).
 pub(crate) async fn connect(builder: Builder) -> PostgresStore {
-    connect_as_it_is(builder.answer_within(ANSWER_WITHIN)).await
+    connect_as_it_is(builder.answer_within(ANSWER_WITHIN).unrehearsed()).await
 }
 
 /// The same, for tests of how long a store waits.

@@ -16,3 +16,4 @@ mod relay;
 mod standby;
 mod storage;
 mod tls;
+mod warm;

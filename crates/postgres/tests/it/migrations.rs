@@ -195,12 +195,38 @@ fn a_step_with_another_checksum_and_a_newer_database_are_refused() {
     });
 }
 
+/// A state that an older version wrote does not say its unit. It is read as one of the rate that
+/// asks, and says it from the next admission on.
+#[test]
+fn a_state_of_an_older_version_is_read_and_goes_on() {
+    let (database, runtime) = (common::database(), common::runtime());
+    let strategy = Tat::gcra(Gcra { limit: 7, period: Span::from_secs(86_400), burst: 3 });
+    let strategy = Builtin::from(strategy.unwrap());
+    runtime.block_on(async {
+        let store = common::store(&database.url()).await;
+        let check = async || common::check(&store, "api", &strategy, b"ann").await.unwrap();
+        assert_eq!(check().await.remaining, 2);
+        let length = "SELECT cardinality(state) FROM admittance_logged";
+        assert_eq!(database.sql(length).unwrap(), "6");
+        database.sql("UPDATE admittance_logged SET state = state[1:4]").unwrap();
+        let op = Op { policy: "api", strategy: &strategy, key: b"ann", action: Action::Peek };
+        let peeked = store.apply(op).await.unwrap().decision().unwrap();
+        assert_eq!(peeked.remaining, 2);
+        assert_eq!(check().await.remaining, 1);
+        assert_eq!(database.sql(length).unwrap(), "6");
+        assert_eq!(check().await.remaining, 0);
+        assert!(!check().await.is_admit());
+    });
+}
+
 #[test]
 fn two_deployments_share_a_database_and_nothing_else() {
     let (database, runtime) = (common::database(), common::runtime());
     database.sql("CREATE SCHEMA tenant").unwrap();
     runtime.block_on(async {
-        for table in ["admittance", "other", "tenant.admittance"] {
+        // The server shortens the names that it makes of a long one.
+        let long = "a_name_as_long_as_the_tables_of_one_may_be_"[..40].to_owned();
+        for table in ["admittance", "other", "tenant.admittance", &long] {
             let builder = PostgresStore::builder(database.url()).table(table).connections(1);
             let store = builder.connect().await.unwrap();
             assert!(common::check(&store, "api", &window(1), b"ann").await.unwrap().is_admit());

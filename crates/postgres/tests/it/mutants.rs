@@ -13,7 +13,7 @@ use admittance::{
 use admittance_postgres::PostgresStore;
 use admittance_testkit::{
     Contract, equals_core, groups_equal_core, keeps_what_was_spent_when_a_limit_changes,
-    leases_equal_core, many_keys_at_one_instant,
+    leases_equal_core, many_keys_at_one_instant, resets_forget_what_was_lent,
 };
 use tokio::task::JoinSet;
 
@@ -22,23 +22,21 @@ type Mutant = (&'static str, &'static str, &'static str, Contract);
 
 const BY_CONTRACT: &[Mutant] = &[
     // An exact fit is denied.
-    ("steps", "next_part <= reach_part", "next_part < reach_part", Contract::EqualsCore),
+    ("units", "next_part <= reach_part", "next_part < reach_part", Contract::EqualsCore),
     // The wait is rounded down.
     (
-        "steps",
+        "units",
         "wait := next - reach + (next_part > reach_part)::int",
         "wait := next - reach",
         Contract::EqualsCore,
     ),
     // Wide products overflow into the quick path.
     (
-        "steps",
+        "units",
         "IF room <= 4611686018427387903 / parts THEN",
         "IF room <= 922337203685477 THEN",
         Contract::EqualsCore,
     ),
-    // A changed denominator is rounded down.
-    ("steps", "* parts + known[3] - 1, known[3])", "* parts, known[3])", Contract::KeepsSpent),
     // A clock that steps back opens an earlier window.
     ("steps", "IF known[1] >= index THEN", "IF known[1] = index THEN", Contract::EqualsCore),
     // March is taken for February.
@@ -63,13 +61,13 @@ const BY_CONTRACT: &[Mutant] = &[
     ("ops", "e.at <= step[7] - spec[3]", "e.at <= step[7]", Contract::EqualsCore),
     // The short way charges what it admits only from now on.
     (
-        "ops",
+        "states",
         "+ greatest(t.state[1] * parts + t.state[2], c.now_us * parts) AS next",
         "+ c.now_us * parts AS next",
         Contract::EqualsCore,
     ),
     // The short way admits what the next one would have to wait for.
-    ("ops", "+ charge - tolerance <= parts *", "- tolerance <= parts *", Contract::EqualsCore),
+    ("states", "+ charge - tolerance <= parts *", "- tolerance <= parts *", Contract::EqualsCore),
     // A key that occurs twice in a batch is decided as it was before the batch.
     ("ops", "IF ask.again THEN", "IF false THEN", Contract::ManyAtOnce),
     // What was asked of several limits is charged although one denied.
@@ -83,15 +81,15 @@ const BY_CONTRACT: &[Mutant] = &[
     ("several", "charged := i;", "NULL;", Contract::Groups),
     // A lease of gcra is given back in full.
     (
-        "lend",
+        "units",
         "- div(greatest(now_us - granted_at, 0)::numeric * parts + unit - 1, unit)",
         "- 0",
         Contract::Leases,
     ),
     // What came back meanwhile is rounded down.
-    ("lend", "::numeric * parts + unit - 1, unit)", "::numeric * parts, unit)", Contract::Leases),
+    ("units", "::numeric * parts + unit - 1, unit)", "::numeric * parts, unit)", Contract::Leases),
     // A lease is given back to another window than paid.
-    ("lend", "index = known[1] AND ends = paid_until", "index = known[1]", Contract::Leases),
+    ("units", "index = known[1] AND ends = paid_until", "index = known[1]", Contract::Leases),
     // What helps nobody is granted.
     ("lend", "IF step[3] < enough THEN", "IF false THEN", Contract::Leases),
     // There is no time to use what is granted.
@@ -105,15 +103,41 @@ const BY_CONTRACT: &[Mutant] = &[
     ),
     // Nobody notes that a lease was given back.
     (
-        "leases",
+        "states",
         "INSERT INTO {state}_returned VALUES (wanted, whose, which, now_us + 180000000)\n    \
          ON CONFLICT DO NOTHING;",
         "PERFORM 1;",
         Contract::Leases,
     ),
+    // A state that another rate wrote keeps its instant.
+    (
+        "units",
+        "IF known[5] <> spec[4]\n                OR",
+        "IF false AND known[5] <> spec[4]\n                AND",
+        Contract::KeepsSpent,
+    ),
+    // What a changed rate finds lent is rounded down.
+    (
+        "units",
+        "numeric := div(lead + unit - 1, unit);",
+        "numeric := div(lead, unit);",
+        Contract::KeepsSpent,
+    ),
+    // The wait for what another rate lent is rounded down.
+    (
+        "units",
+        "RETURN ARRAY[1, div(beyond + known[3] - 1, known[3])",
+        "RETURN ARRAY[1, div(beyond, known[3])",
+        Contract::KeepsSpent,
+    ),
+    // The short way takes another rate's state for its own.
+    ("states", "AND t.state[5] = spec[4] AND t.state[6] = spec[5]", "", Contract::KeepsSpent),
+    // A reset leaves no instant, or one that nothing is older than.
+    ("states", "AND r.until - 180000000 >= granted_at)", "AND false)", Contract::Resets),
+    ("states", "IF get_byte(wanted, 0) & 15 <= 2 THEN", "IF false THEN", Contract::Resets),
     // A lease is given back too late.
     (
-        "leases",
+        "states",
         "IF NOT FOUND OR now_us - granted_at > 120000000 THEN",
         "IF NOT FOUND THEN",
         Contract::Leases,
@@ -138,6 +162,7 @@ fn every_edited_step_is_noticed_by_its_contract() {
                 Contract::ManyAtOnce => many_keys_at_one_instant(&harness).await,
                 Contract::Groups => groups_equal_core(&harness).await,
                 Contract::Leases => leases_equal_core(&harness).await,
+                Contract::Resets => resets_forget_what_was_lent(&harness).await,
                 _ => equals_core(&harness).await,
             }
         });

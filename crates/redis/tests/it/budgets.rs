@@ -93,7 +93,7 @@ const NEARLY: &[(&str, &str)] = &[
     ("instant(EXPIRED_FROM + now))", "instant(EXPIRED_FROM + now - 1))"),
     ("  if a.ended <= a.ended_max then return end\n", "  if true then return end\n"),
     ("min(a.ended - a.ended_max, FORGOTTEN)", "min(a.ended - a.ended_max + 1, FORGOTTEN)"),
-    ("'-inf', '(' .. EXPIRED_TEXT, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
+    ("'-inf', BEFORE_EXPIRED, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
     ("if one ~= lease and #gone < count then", "if #gone < count then"),
     ("    call('HDEL', a.key, spread(gone))\n", ""),
     ("    a.ended = a.ended - #gone\n", ""),
@@ -131,7 +131,7 @@ const NEARLY: &[(&str, &str)] = &[
     ("if a.open + a.ended >= most then", "if false then"),
     ("local place = a.open + expired - most", "local place = a.open + a.ended - most"),
     ("return ends[place + 1]", "return ends[1]"),
-    ("  add(a.opens, '-inf', ENDED_KEPT)\n", ""),
+    ("add(a.opens, '-inf', ENDED_KEPT)", "add(a.opens, '-inf', 0)"),
     ("wait = max(wait, wait_until(forgotten_at", "wait = max(0, wait_until(forgotten_at"),
     ("return a.lease.phase == OPEN and ADMIT or NEVER end", "return ADMIT end"),
     // Debits: not from the own reservation, from another window's, after the settlement, of a

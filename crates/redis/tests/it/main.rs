@@ -18,3 +18,4 @@ mod races;
 mod relays;
 mod scripts;
 mod support;
+mod versions;

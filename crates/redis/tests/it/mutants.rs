@@ -7,7 +7,7 @@ use admittance_redis::script_texts;
 use admittance_testkit::{
     Violation, custom_strategies_decide_exactly, equals_core, groups_equal_core,
     keeps_what_was_spent_when_a_limit_changes, leases_equal_core, many_keys_at_one_instant,
-    retry_is_the_truth, steps_back_never_over_admit,
+    resets_forget_what_was_lent, retry_is_the_truth, steps_back_never_over_admit,
 };
 
 /// Runs a contract over scripts with one text replaced; it must not hold.
@@ -78,9 +78,37 @@ fn a_product_that_is_not_exact_is_caught_by_equals_core() {
 }
 
 #[test]
-fn a_state_made_lighter_by_a_changed_limit_is_caught() {
-    let edit = ("if rest > 0 then part = part + 1 end", "");
+fn a_changed_rate_that_keeps_the_instant_is_caught() {
+    let kept = "if d ~= p.rate then part, d = part, d * (p.d / p.rate) end";
+    let edit = ("if d ~= p.rate then return true, whole, other(p, d, part) end", kept);
     on_a_server(|harness| caught(harness, edit, keeps_what_was_spent_when_a_limit_changes));
+    // Nor may what is lent be rounded down, or its wait.
+    let edit = ("while not covers(units) do units = units + 1 end", "");
+    on_a_server(|harness| caught(harness, edit, keeps_what_was_spent_when_a_limit_changes));
+    let edit = ("return o.part > low and ticks + 1 or ticks", "return ticks");
+    on_a_server(|harness| caught(harness, edit, keeps_what_was_spent_when_a_limit_changes));
+    // The ordinary check takes another rate's state for its own.
+    let edit = ("if over and over == rate then", "if over then");
+    on_a_server(|harness| caught(harness, edit, keeps_what_was_spent_when_a_limit_changes));
+    // What another rate has counted is given back.
+    let edit = (
+        "if not whole or whole < now or type(part) == 'table' then return 0 end",
+        "\
+        if not whole or whole < now then return 0 end \
+        if type(part) == 'table' then part = 0 end",
+    );
+    on_a_server(|harness| caught(harness, edit, keeps_what_was_spent_when_a_limit_changes));
+}
+
+#[test]
+fn a_reset_that_leaves_no_instant_is_caught() {
+    let edit = ("if not reset_at or granted_at <= reset_at then", "if not reset_at then");
+    on_a_server(|harness| caught(harness, edit, resets_forget_what_was_lent));
+    let edit = ("if KEYS[2] then\n  local before", "if false then\n  local before");
+    on_a_server(|harness| caught(harness, edit, resets_forget_what_was_lent));
+    // A clock that was set back makes the instant an earlier one.
+    let edit = ("before and before > now and before or now", "now");
+    on_a_server(|harness| caught(harness, edit, resets_forget_what_was_lent));
 }
 
 #[test]

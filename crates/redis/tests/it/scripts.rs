@@ -5,9 +5,9 @@ use admittance_redis::script_texts;
 /// What servers keep the scripts under. A change here is a change of what every instance runs:
 /// old and new instances decide side by side while they are replaced.
 const PINNED: &[(&str, &str)] = &[
-    ("check tat", "8ea2ec114b0bccfbc714697bdda5833dc121e094"),
-    ("peek tat", "9222cbd485e351871c4bedee9ae6bbe71cf66d9f"),
-    ("forecast tat", "e5cb6c983adc3837e092f40a01fce20942354d76"),
+    ("check tat", "ed91ccd1287ff8b197beba6f2db79b3ef8a9564f"),
+    ("peek tat", "2775d3a5d2596a87eb14a64692a9051552327fbf"),
+    ("forecast tat", "adcd3ffaa6bc15a131ffbb8ee34eae44e73ffb20"),
     ("check window", "36685763db741ea86f21798934f8cad98129aaf3"),
     ("peek window", "7a74688787f5d717eac3c784edd00971ad4b8958"),
     ("forecast window", "5aaeb8fb722e569ad9f87c3cd1f7debd89fc2bb6"),
@@ -17,22 +17,22 @@ const PINNED: &[(&str, &str)] = &[
     ("check log", "23f227543592e109a5e8f0bd8fe2861ac9d3f5ac"),
     ("peek log", "f0bcac6d22477773bd163623cd744e9bbf9089c7"),
     ("forecast log", "a832455c2ce76cd860190af5e207eef6975c7a22"),
-    ("reset", "91141681e95ee0b447776a4c4594cedb1897cfe7"),
-    ("all", "f6e813df61444f630c72d4eed596b5d3266d5caa"),
-    ("any", "767771ebf306c68620d312a8933382a2ae40acf4"),
+    ("reset", "36e2d612945e0791429d23df06c9a7a9c331dbe5"),
+    ("all", "971733533f10219735a8a009b728ad0612c3a6f2"),
+    ("any", "47082fb51bbeeeac341fb4b423ebee098e1edcc5"),
     ("load", "9c4dc61ab5226b48ca29937df5613ff9f0838794"),
     ("swap", "846f49706a2ddedbba8a7bdbd76c64913bae6527"),
-    ("lease tat", "7cb0b965ad8c638abe87a21a9b63fd27b652b0c8"),
+    ("lease tat", "4a20b604c77726f91ba274e0087159344239e7d6"),
     ("lease window", "afe1c1e44ab82104cac314a1901cd3536fb10c44"),
-    ("give back tat", "6498f7c703a2d8c60f54ce18173ca81d01e19047"),
-    ("give back window", "68e3280b49bbf7a72ed4f06489cd1ebd6133f256"),
+    ("give back tat", "011d45f431ce6b8480518fd433e25ee6f3ce7e67"),
+    ("give back window", "23df31ffda85c46a91647489586ac8f890e26067"),
     ("beat", "67252a06b15beffadd4567199502c52d780fbaf5"),
     ("leave", "f759ca43fd18de81ba95d3463d7288ef95b7c00f"),
     ("collect", "a667f67325049b3eb9d845ed9ead0f07e4e6cc71"),
     ("secret", "444b3dee7f05bb59f203dd5e3a5986e7813f8f87"),
     ("post", "fed4cba4f48b9dc83733d9d18eb53715c62727c9"),
-    ("book", "d674bdf5d0f5d5323e52ecb7a375f4ff1b03fee6"),
-    ("fuse", "9c5ecd9a327a12bf5b5c23e24a825222cf5338f0"),
+    ("book", "1b8198d87070dee7c42f51e1aeca6f4215fa20d0"),
+    ("fuse", "8397a556f6f217cfb7f04f0bed1620ff35f3ce73"),
 ];
 
 #[test]

@@ -1,6 +1,6 @@
 //! A policy of several axes: strategy, `concurrency`, `cost`, `load`, and how they go together.
 
-use admittance::{Atomicity, Builtin, FailMode, Span};
+use admittance::{Atomicity, Builtin, FailMode, Limiter, Span};
 
 use super::policy::{Raw, Reader};
 use super::problem::{Place, Problem};
@@ -49,8 +49,8 @@ impl Reader<'_, '_> {
         let is_rated = !is_without_rate(raw);
         let ruled = if is_rated { self.ruled(raw) } else { None };
         let strategy = ruled.map(|(_, strategy)| strategy);
-        let (fail, store) = self.shared(defaults, &shares_of(strategy, cost.as_ref()), raw);
-        let rate = ruled.and_then(|ruled| self.rate(ruled, store.deadline, raw));
+        let (fail, mut store) = self.shared(defaults, &shares_of(strategy, cost.as_ref()), raw);
+        let rate = ruled.and_then(|ruled| self.rate(ruled, &mut store.deadline, raw));
         if rate.is_some() != is_rated {
             return None;
         }
@@ -60,14 +60,15 @@ impl Reader<'_, '_> {
     fn rate(
         &mut self,
         (rule, strategy): (Rule, Builtin),
-        deadline: Span,
+        deadline: &mut Span,
         raw: &Raw<'_>,
     ) -> Option<RateConfig> {
         let (rule, strategy, tier) = self.tier(rule, strategy, deadline, raw)?;
+        let max_keys = raw.max_keys.value().copied();
         Some(RateConfig {
             rule,
             strategy,
-            max_keys: raw.max_keys.value().copied().unwrap_or(PolicyConfig::MAX_KEYS_DEFAULT),
+            max_keys: max_keys.unwrap_or_else(|| Limiter::max_keys_default(&strategy)),
             on_full: raw.on_full.value().copied().unwrap_or_default(),
             tier,
             escrow: None,

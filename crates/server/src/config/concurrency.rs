@@ -38,6 +38,7 @@ pub struct FleetConfig {
 
 impl FleetConfig {
     /// A fleet's name in the store: its block's prefix, or else its policy's name there.
+    #[must_use]
     pub fn name<'a>(&'a self, policy: &'a PolicyConfig) -> &'a str {
         self.prefix.as_deref().unwrap_or(policy.store_name())
     }

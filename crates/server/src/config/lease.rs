@@ -137,12 +137,13 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// What stands before the store, and the rule as it is then kept.
+    /// What stands before the store, and the rule as it is then kept. A deadline that the policy
+    /// does not say is no longer than leasing allows.
     pub(super) fn tier(
         &mut self,
         rule: Rule,
         strategy: Builtin,
-        deadline: Span,
+        deadline: &mut Span,
         raw: &Raw<'_>,
     ) -> Option<(Rule, Builtin, TierConfig)> {
         let (block, is_federated) = match (&raw.two_tier, &raw.federated) {
@@ -180,7 +181,11 @@ impl Reader<'_, '_> {
             idle_after: block.idle_after.value().copied(),
             ..Leasing::default()
         };
-        if let Err(invalid) = leasing.checked(&strategy, deadline) {
+        if raw.store_deadline.is_absent() {
+            let most = leasing.deadline_max(&strategy).max(DEADLINE_LEAST);
+            *deadline = most.min(*deadline);
+        }
+        if let Err(invalid) = leasing.checked(&strategy, *deadline) {
             self.report(block.place, block.name, invalid.to_string());
             return None;
         }
@@ -270,5 +275,7 @@ pub(super) const FEDERATED_KEYS: &[&str] = &["batch", "region", "prefix"];
 const TWO_TIER_EXAMPLE: &str = "twoTier: { batch: 100 }";
 const FEDERATED_EXAMPLE: &str = "federated: { batch: 16 }";
 const FEDERATED_BATCH: Batch = Batch::Fixed(16);
+/// A store is waited for at least so long, however short what is leased lives.
+const DEADLINE_LEAST: Span = Span::from_ms(20);
 pub(super) const MODES: &[(&str, Mode)] =
     &[("strict", Mode::Strict), ("cached-deny", Mode::CachedDeny), ("leased", Mode::Leased)];

@@ -449,7 +449,7 @@ impl<'n> Reader<'n, '_> {
 
 fn max_keys(text: &str) -> Result<u64, String> {
     match scalar::whole(text)? {
-        0 => Err("must be more than zero; leave it out for 1000000".into()),
+        0 => Err("must be more than zero; leave it out for as many as fit 256 MiB".into()),
         number if number > PolicyConfig::MAX_KEYS_MAX => {
             Err(format!("{number} is too large; the most is {}", PolicyConfig::MAX_KEYS_MAX))
         }

@@ -112,7 +112,7 @@ impl HttpDoor {
             false => denied(ruling, reply),
         };
         let headers = response.headers_mut();
-        self.fields().write(ruling.told, self.service().now(), headers);
+        self.fields().write(ruling.told, self.service().wall(), headers);
         if let Some(source) = source(ruling.source) {
             headers.insert(HeaderName::from_static("admittance-source"), source);
         }

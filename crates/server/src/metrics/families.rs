@@ -261,13 +261,20 @@ fn store(service: &Service) -> Vec<Family> {
         Gauge,
         "1 for what the breaker before the store does now.",
     );
+    let mut batch_state = Family::new(
+        "admittance_store_batch_breaker",
+        Gauge,
+        "1 for what the breaker of batches does now.",
+    );
     let mut counters = [
         counter("admittance_store_asks", "Asks that went to the store."),
         counter("admittance_store_failures", "Of these, those that it failed to answer."),
         counter("admittance_store_timeouts", "Of these, those that were not answered in time."),
         counter("admittance_store_unreadable", "Asks for keys that hold something else."),
         counter("admittance_store_turned_away", "Asks that the breaker kept from the store."),
+        counter("admittance_store_crowded_out", "Parts of batches whose turn did not come."),
         counter("admittance_store_breaker_opened", "Times the breaker opened."),
+        counter("admittance_store_batch_breaker_opened", "Times the breaker of batches opened."),
         counter("admittance_store_probes", "Probes of a store that was given up."),
     ];
     for guard in service.guards() {
@@ -280,21 +287,26 @@ fn store(service: &Service) -> Vec<Family> {
             found.timed_out,
             found.unreadable,
             found.turned_away,
+            found.crowded_out,
             found.opened,
+            found.batch_opened,
             found.probes,
         ];
         for (family, value) in counters.iter_mut().zip(values) {
             family.push(labels.clone(), Value::Whole(value));
         }
-        for (name, is_so) in [
-            ("closed", found.state == BreakerState::Closed),
-            ("open", found.state == BreakerState::Open),
-            ("probing", found.state == BreakerState::Probing),
-        ] {
-            state.push(and(labels.clone(), &[("state", name)]), Value::Whole(is_so.into()));
+        for (family, now) in [(&mut state, found.state), (&mut batch_state, found.batch_state)] {
+            for (name, one) in [
+                ("closed", BreakerState::Closed),
+                ("open", BreakerState::Open),
+                ("probing", BreakerState::Probing),
+            ] {
+                let labels = and(labels.clone(), &[("state", name)]);
+                family.push(labels, Value::Whole((now == one).into()));
+            }
         }
     }
-    counters.into_iter().chain([state]).collect()
+    counters.into_iter().chain([state, batch_state]).collect()
 }
 
 /// Connections and requests.

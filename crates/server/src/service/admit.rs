@@ -310,6 +310,10 @@ impl Service {
         self.leases.now()
     }
 
+    pub(crate) fn wall(&self) -> Micros {
+        self.leases.wall()
+    }
+
     /// Ends a lease. One that has ended already stays so.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ impl Charges for Axes {
     }
 
     fn now(&self) -> Micros {
-        self.clock.now()
+        self.clock.wall()
     }
 
     async fn charge(&self, ask: Charging<'_>) -> Result<Charged, StoreError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use admittance::lease::{Ask, GiveBack, Grant, LeaseId};
+use admittance::store::within;
 use admittance::{Action, Builtin, EXACT_MAX, Micros, Op, Span, Store, StoreError};
 use tokio::sync::{oneshot, watch};
 
@@ -135,9 +136,10 @@ impl Service {
                 give_back(&tier, &key, back(id, &grant)).await;
             }
         });
-        let told = tokio::time::timeout(deadline.into(), told).await;
-        let told = told.map_err(|_| StoreError::Timeout { waited: deadline });
-        let grant = told.and_then(|told| told.unwrap_or(Err(StoreError::Lost)));
+        let grant = match within(deadline, told).await {
+            Some(told) => told.unwrap_or(Err(StoreError::Lost)),
+            None => Err(StoreError::Timeout { waited: deadline }),
+        };
         grant.map_err(|error| policy.failed(error))
     }
 

@@ -116,12 +116,12 @@ impl Service {
     }
 
     fn denied(&self, shedder: &Shedder) -> Decided {
-        Decided { decision: shedder.denial(self.leases.now()), source: Source::Node }
+        Decided { decision: shedder.denial(self.wall()), source: Source::Node }
     }
 
     /// What a policy says that limits nothing.
     pub(super) fn unlimited(&self) -> Decision {
-        Decision { reset_at: self.leases.now(), ..Decision::NEUTRAL }
+        Decision { reset_at: self.wall(), ..Decision::NEUTRAL }
     }
 }
 

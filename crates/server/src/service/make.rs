@@ -188,7 +188,7 @@ impl Common {
         };
         let rate = match (&policy.rate, old.and_then(|old| old.rate(policy, &self.place))) {
             (Some(_), Some(kept)) => Some(kept),
-            (Some(rate), None) => Some(Arc::new(self.rate(policy, rate)?)),
+            (Some(rate), None) => Some(Arc::new(self.rate(policy, rate, old)?)),
             (None, _) => None,
         };
         let cost = match &policy.cost {
@@ -246,12 +246,23 @@ impl Common {
     }
 
     /// A policy's rate axis, wherever its keys live.
-    fn rate(&mut self, policy: &PolicyConfig, rate: &RateConfig) -> Result<Rate, Invalid> {
+    fn rate(
+        &mut self,
+        policy: &PolicyConfig,
+        rate: &RateConfig,
+        old: Option<&Old<'_>>,
+    ) -> Result<Rate, Invalid> {
         if self.place.is_here() {
+            let clock = Arc::clone(&self.clock);
             match (&rate.escrow, rate.tier.is_strict()) {
-                (None, true) => return Ok(Rate::Here(Here::new(rate, Arc::clone(&self.clock)))),
+                (None, true) => {
+                    return Ok(Rate::Here(match old.and_then(|old| old.policy.rate.as_deref()) {
+                        Some(Rate::Here(former)) => Here::instead_of(former, rate, clock),
+                        _ => Here::new(rate, clock),
+                    }));
+                }
                 (Some(escrow), _) => {
-                    let escrow = Escrow::here(escrow, Arc::clone(&self.clock))?;
+                    let escrow = Escrow::here(escrow, clock)?;
                     return Ok(Rate::Together(Box::new(escrow)));
                 }
                 (None, false) => {}

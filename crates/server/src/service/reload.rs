@@ -9,7 +9,7 @@
 //!   removed is answered by it.
 //! - Leases that were given out are released, heard of, debited and settled as before, those of
 //!   policies that are gone too; a reservation can be settled for as long as any may live.
-//! - What was spent is kept where the limit is still the same; `docs/SERVICE.md` has the table.
+//! - What was spent is kept, in units where the numbers change; `docs/SERVICE.md` has the table.
 //! - Bounded: of what policies were, the accounts of the last [`FORMER_MAX`] are found, each for
 //!   [`Budget::TTL_MAX`].
 //!
@@ -75,7 +75,8 @@ pub struct Reloaded {
 pub struct Changed {
     /// The policy.
     pub policy: String,
-    /// Its rate is counted from nothing in this process; in a store, as the store knows it.
+    /// Its rate is counted from nothing in this process; in a store, as the store knows it. In this
+    /// process one that only has other numbers is not.
     pub is_rate_new: bool,
     /// Its gate is another: permits that are out count at the old one.
     pub is_gate_new: bool,
@@ -229,7 +230,8 @@ fn compared(old: &Policies, new: &Policies) -> Reloaded {
             None => reloaded.added.push(name.clone()),
             Some(old) if Arc::ptr_eq(old, new) => reloaded.kept += 1,
             Some(old) => {
-                let is_rate_new = is_other(old.rate.as_ref(), new.rate.as_ref());
+                let is_rate_new = is_other(old.rate.as_ref(), new.rate.as_ref())
+                    && heir(old, Some(new)).is_none();
                 let is_gate_new = is_other(old.gate.as_ref(), new.gate.as_ref());
                 let policy = name.clone();
                 reloaded.changed.push(Changed { policy, is_rate_new, is_gate_new });
@@ -247,12 +249,25 @@ fn is_other<T>(old: Option<&Arc<T>>, new: Option<&Arc<T>>) -> bool {
     }
 }
 
-/// What gives something back when nobody goes by it any more.
+/// The rate that goes on in this process with what an old one's keys have spent.
+fn heir(old: &Policy, new: Option<&Arc<Policy>>) -> Option<Arc<Rate>> {
+    let (old, new) = (old.rate.as_ref()?, new?.rate.as_ref()?);
+    match (&**old, &**new) {
+        (Rate::Here(before), Rate::Here(after)) if !Arc::ptr_eq(old, new) => {
+            after.goes_on_from(before).then(|| Arc::clone(new))
+        }
+        _ => None,
+    }
+}
+
+/// What gives something back, or over to another, when nobody goes by it any more.
 struct Leaving {
     /// Counted by who still goes by it.
     policy: Arc<Policy>,
     rate: Option<Arc<Rate>>,
     gate: Option<Arc<Gated>>,
+    /// What the rate's keys have spent goes there.
+    heir: Option<Arc<Rate>>,
 }
 
 fn leaving(old: &Policies, new: &Policies) -> Vec<Leaving> {
@@ -266,10 +281,12 @@ fn leaving(old: &Policies, new: &Policies) -> Vec<Leaving> {
             let kept = new.and_then(|new| new.gate.as_ref());
             matches!(***gate, Gated::Fleet(_)) && is_other(kept, Some(gate))
         });
-        (rate.is_some() || gate.is_some()).then(|| Leaving {
+        let heir = heir(old, new);
+        (rate.is_some() || gate.is_some() || heir.is_some()).then(|| Leaving {
             policy: Arc::clone(old),
             rate: rate.cloned(),
             gate: gate.cloned(),
+            heir,
         })
     });
     gone.collect()
@@ -277,7 +294,7 @@ fn leaving(old: &Policies, new: &Policies) -> Vec<Leaving> {
 
 impl Leaving {
     async fn close(self, mut hurry: watch::Receiver<bool>) {
-        let Self { policy, rate, gate } = self;
+        let Self { policy, rate, gate, heir } = self;
         let is_used = async {
             while Arc::strong_count(&policy) > 1 {
                 tokio::time::sleep(LOOKED_EVERY).await;
@@ -287,6 +304,15 @@ impl Leaving {
             // No call takes longer, and one that does is answered by the store or denied.
             _ = tokio::time::timeout(crate::serve::CALL_MAX, is_used) => {}
             _ = hurry.wait_for(|hurry| *hurry) => {}
+        }
+        if let Some(heir) = heir.filter(|_| !*hurry.borrow()) {
+            // A table may have millions of keys. Until it is done, keys move as they are asked.
+            let _ = tokio::task::spawn_blocking(move || {
+                if let Rate::Here(here) = &*heir {
+                    here.take_over();
+                }
+            })
+            .await;
         }
         if let Some(Rate::Tiered(tier)) = rate.as_deref() {
             tier.close().await;

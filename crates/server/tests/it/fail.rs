@@ -133,7 +133,7 @@ async fn policies_with_another_deadline_have_a_breaker_of_their_own() {
         .guards()
         .map(|guard| (guard.settings().deadline.us(), guard.counters().state))
         .collect();
-    assert_eq!(states, [(20_000, BreakerState::Open), (1_000_000, BreakerState::Closed)]);
+    assert_eq!(states, [(50_000, BreakerState::Open), (1_000_000, BreakerState::Closed)]);
     // The store is back; who did not give it up asks it at once.
     bench.store.serves();
     assert!(!bench.check("patient").await.1);

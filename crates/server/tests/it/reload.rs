@@ -116,6 +116,44 @@ async fn what_only_a_restart_can_change_is_refused_and_changes_nothing() {
     assert_eq!((reloads.succeeded, reloads.failed, reloads.last), (0, 1, None));
 }
 
+/// A burst of twenty is spent at ten an hour; then the rate is another, and nothing more passes.
+async fn a_spent_burst_stays_spent(service: Service, waits: [u64; 3]) {
+    let file = |rate: &str| format!("limiters: {{ a: {{ strategy: gcra, burst: 20, {rate} }} }}");
+    let check = async || service.check("a", "ann", Cost::ONE).await.unwrap().decision;
+    for _ in 0..20 {
+        assert!(check().await.is_admit());
+    }
+    let rates = ["limit: 1, period: 1h", "limit: 10, period: 1h", "limit: 100, period: 1h"];
+    for (rate, wait) in rates.into_iter().zip(waits) {
+        service.reload(&config(&file(rate))).await.unwrap();
+        let denied = check().await;
+        assert_eq!(denied.retry_after(), Some(Span::from_secs(wait)), "{rate}: {denied:?}");
+    }
+    service.close().await;
+}
+
+#[tokio::test]
+async fn a_rate_that_a_reload_changes_keeps_what_was_spent() {
+    let policies = "limiters: { a: { strategy: gcra, burst: 20, limit: 10, period: 1h } }";
+    // In this process the units come back at the rate there is; in a store, at the one that they
+    // were taken at.
+    a_spent_burst_stays_spent(here(policies), [3_600, 360, 36]).await;
+    a_spent_burst_stays_spent(there(policies), [360, 360, 360]).await;
+    let service = here(policies);
+    assert!(service.check("a", "ann", Cost::ONE).await.unwrap().decision.is_admit());
+    for (file, told) in [
+        ("{ strategy: tokenBucket, capacity: 20, refillPerSec: 0.5 }", "changed a; 0 kept"),
+        ("{ strategy: gcra, burst: 30, limit: 1, period: 1s }", "changed a; 0 kept"),
+        ("{ strategy: fixedWindow, limit: 30, period: 1h }", "changed a (rate anew); 0 kept"),
+        ("{ strategy: fixedWindow, limit: 25, period: 1h }", "changed a; 0 kept"),
+    ] {
+        let reloaded = service.reload(&config(&format!("limiters: {{ a: {file} }}"))).await;
+        assert_eq!(reloaded.unwrap().to_string(), told, "{file}");
+        let left = service.check("a", "ann", Cost::ONE).await.unwrap().decision;
+        assert!(left.remaining + 1 < left.limit || told.contains("anew"), "{file}: {left:?}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_store_cannot_keep_is_refused_and_changes_nothing() {
     let store = AnyStore::new(Memory::new(clock()));

@@ -37,6 +37,47 @@ pub(super) fn timeline(rng: &mut Rng, number: usize) -> Vec<Step> {
     (0..steps).map(|_| drawn.next(rng)).collect()
 }
 
+/// Leases that end one after the other while nobody settles them, and bounds that are lowered then:
+/// several of them are too many.
+pub(super) fn lowered_bounds() -> Vec<Step> {
+    let cadence = Cadence::every(Span::from_us(DAY));
+    let roomy = Budget::new(100, cadence).expect("in range").remembering(12, 4);
+    let tight = roomy.remembering(3, 2);
+    let name = ("lowered".to_owned(), b"a".to_vec(), cadence);
+    let mut pure = Pure::default();
+    let mut steps = Vec::new();
+    let mut ask = |seconds: u64, budget: Budget, act: Act| {
+        let charges_one = vec![(name.clone(), budget, 1)];
+        let now = Micros::saturating_from_epoch_us(1_700_000_000_000_000);
+        let entry = Entry { charges: &charges(&charges_one), act };
+        let expected = pure.book(entry, now + Span::from_secs(seconds));
+        steps.push(Step { act, charges: charges_one, expected });
+    };
+    let reserve = |number: u64| {
+        let ttl = Span::from_secs(number + 1);
+        Act::Reserve { lease: LeaseKey(number.into()), ttl }
+    };
+    (0..12).for_each(|number| ask(0, roomy, reserve(number)));
+    // All are open, then half of them, then none, and then some are forgotten.
+    for seconds in [0, 6, 20, 603, 607] {
+        ask(seconds, tight, reserve(100));
+        ask(seconds, roomy, reserve(101));
+        ask(seconds, tight, Act::Settle(LeaseKey(u128::from(seconds % 7))));
+        ask(seconds, tight, reserve(102));
+    }
+    // Three that are settled at one instant, of which two are remembered: in the order of their
+    // names, and not of the lower halves.
+    let few = roomy.remembering(12, 2);
+    let names = [1, 2, 3].map(|place| LeaseKey(place << 64 | (10 - place)));
+    for lease in names {
+        ask(2_000, few, Act::Reserve { lease, ttl: Span::from_secs(60) });
+    }
+    for lease in names.into_iter().chain(names) {
+        ask(2_000, few, Act::Settle(lease));
+    }
+    steps
+}
+
 struct Drawn {
     accounts: Vec<Known>,
     pure: Pure,

@@ -32,10 +32,6 @@ impl Harness for InProcess {
     async fn set_clock(&self, _store: &Self::Store, now: Micros) {
         self.clock.set(now);
     }
-
-    fn keeps_what_was_spent(&self) -> bool {
-        false
-    }
 }
 
 #[test]

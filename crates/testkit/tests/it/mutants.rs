@@ -17,7 +17,7 @@ use admittance_testkit::{
     isolates_keys, isolates_policies, isolates_strategies,
     keeps_what_was_spent_when_a_limit_changes, leases_equal_core, looks_are_free,
     many_keys_at_one_instant, never_means_never, persists, racing_callers_admit_exactly_the_burst,
-    resets, retry_is_the_truth, steps_back_never_over_admit,
+    resets, resets_forget_what_was_lent, retry_is_the_truth, steps_back_never_over_admit,
 };
 
 /// What is wrong with a store.
@@ -47,7 +47,9 @@ enum Mutant {
     ManyForgetsRepeats,
     ManyReadsTheClockForEach,
     ForgetsOnChange,
-    AdoptsByRoundingDown,
+    KeepsTheInstant,
+    RestoresWhatOthersCount,
+    RestoresAcrossAReset,
     AllChargesSome,
     AnyChargesEvery,
     TwiceIsOnce,
@@ -72,6 +74,7 @@ struct Kept {
     states: HashMap<Vec<u8>, (BuiltinState, Builtin)>,
     cells: HashMap<Vec<u8>, Vec<u8>>,
     returned: HashSet<LeaseId>,
+    resets: HashMap<Vec<u8>, Micros>,
     newest: Micros,
 }
 
@@ -117,13 +120,12 @@ impl Naive {
             // Takes whatever it finds.
             (Mutant::SharesStrategies, ..) => Some(state),
             (Mutant::ForgetsOnChange, ..) if written_by != *op.strategy => None,
-            (Mutant::AdoptsByRoundingDown, BuiltinState::Tat(tat), Builtin::Tat(own))
-                if written_by != *op.strategy =>
-            {
-                let fraction = tat.fraction.min(own.denominator() - 1);
-                Some(BuiltinState::Tat(TatState { fraction, ..*tat }))
+            // The rule of before: the instant is kept, whatever its units were worth.
+            (Mutant::KeepsTheInstant, BuiltinState::Tat(tat), Builtin::Tat(own)) => {
+                let fraction = tat.fraction.min(own.unit().denominator - 1);
+                Some(BuiltinState::Tat(TatState { fraction, unit: own.unit(), ..*tat }))
             }
-            _ => op.strategy.adopt(state, &written_by),
+            _ => Some(state),
         }
     }
 
@@ -202,14 +204,26 @@ impl Naive {
             }
             _ => {}
         }
+        let reset_at = self.kept.lock().unwrap().resets.get(&self.name(op)).copied();
+        if back.is_from_before(reset_at) && self.mutant != Mutant::RestoresAcrossAReset {
+            return Ok(0);
+        }
+        let state = match (self.mutant, state, op.strategy) {
+            (Mutant::RestoresWhatOthersCount, Some(BuiltinState::Tat(tat)), Builtin::Tat(own)) => {
+                Some(BuiltinState::Tat(own.converted(&tat, now)))
+            }
+            (_, state, _) => state,
+        };
         let given = op.strategy.give_back(state, now, &back);
         let (state, restored) = given.map_err(|_| StoreError::NotLeasable)?;
         self.write(op, state);
         Ok(restored)
     }
 
-    fn reset(&self, op: &Op<'_>) -> bool {
+    fn reset(&self, op: &Op<'_>, now: Micros) -> bool {
         let mut kept = self.kept.lock().unwrap();
+        let latest = kept.resets.entry(self.name(op)).or_default();
+        *latest = now.max(*latest);
         match self.mutant {
             Mutant::ResetsNothing => kept.states.contains_key(&self.name(op)),
             Mutant::ResetsEverything => {
@@ -253,7 +267,7 @@ impl Store for Naive {
             Action::Forecast(cost) => {
                 Answer::Forecast(op.strategy.forecast(state.as_ref(), now, cost))
             }
-            Action::Reset => Answer::Reset(self.reset(&op)),
+            Action::Reset => Answer::Reset(self.reset(&op, now)),
             Action::Lease(ask) => Answer::Lease(self.lend(&op, state, now, ask)?),
             Action::GiveBack(back) => Answer::GivenBack(self.take_back(&op, state, now, back)?),
             other => unreachable!("{other:?}"),
@@ -395,7 +409,10 @@ fn held(contract: Contract, mutant: Mutant) -> Result<(), Violation> {
             Contract::IsolatesKeys => isolates_keys(harness).await,
             Contract::IsolatesPolicies => isolates_policies(harness).await,
             Contract::IsolatesStrategies => isolates_strategies(harness).await,
-            Contract::Resets => resets(harness).await,
+            Contract::Resets => {
+                resets(harness).await?;
+                resets_forget_what_was_lent(harness).await
+            }
             Contract::Expires => expires_when_idle_and_not_before(harness).await,
             Contract::Races => racing_callers_admit_exactly_the_burst(harness).await,
             Contract::DenialsAreFree => denials_are_free(harness).await,
@@ -446,7 +463,9 @@ fn every_flaw_is_seen_by_the_contract_that_forbids_it() {
         (Mutant::ManyForgetsRepeats, Contract::ManyAtOnce),
         (Mutant::ManyReadsTheClockForEach, Contract::ManyAtOnce),
         (Mutant::ForgetsOnChange, Contract::KeepsSpent),
-        (Mutant::AdoptsByRoundingDown, Contract::KeepsSpent),
+        (Mutant::KeepsTheInstant, Contract::KeepsSpent),
+        (Mutant::RestoresWhatOthersCount, Contract::KeepsSpent),
+        (Mutant::RestoresAcrossAReset, Contract::Resets),
         (Mutant::AllChargesSome, Contract::Groups),
         (Mutant::AnyChargesEvery, Contract::Groups),
         (Mutant::TwiceIsOnce, Contract::Groups),

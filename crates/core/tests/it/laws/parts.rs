@@ -1,13 +1,13 @@
-//! Parts of a limit, limits that begin spent, and states that outlive a change of the limit.
+//! Parts of a limit, limits that begin spent, and shapes.
 
 use admittance_core::{
     Builtin, Cadence, Cost, Decimal, Decision, Gcra, Micros, Shape, SlidingLog, SlidingWindow,
-    Span, SpentAt, Strategy, Tat, TatState, TokenBucket, Window,
+    Span, SpentAt, Strategy, Tat, TokenBucket, Window,
 };
 use fastrand::Rng;
 use num_bigint::BigUint;
 
-use crate::samples::{KINDS, Written, builtin, gcra};
+use crate::samples::{KINDS, Written, builtin};
 use crate::timeline::{Clock, Timeline, cost, generator, long, spread};
 
 const CASES: usize = 2_000;
@@ -21,8 +21,9 @@ fn share(rng: &mut Rng) -> Written {
 
 /// The rate of a TAT as units and the ticks they take, exact.
 fn rate(tat: &Tat) -> (BigUint, BigUint) {
-    let (denominator, unit) = (tat.denominator(), tat.unit());
-    (BigUint::from(denominator), BigUint::from(unit.whole) * denominator + unit.fraction)
+    let unit = tat.unit();
+    let parts = BigUint::from(unit.whole) * unit.denominator + unit.fraction;
+    (BigUint::from(unit.denominator), parts)
 }
 
 /// How a part is made, so that mutants go through the same lines.
@@ -258,46 +259,4 @@ fn a_shape_has_one_word_exactly_when_states_can_be_shared() {
     // Without the kind, or without the numbers.
     shapes_tell_apart_what_differs(|shape| shape.to_string()[1..].to_owned()).unwrap_err();
     shapes_tell_apart_what_differs(|shape| shape.to_string()[..1].to_owned()).unwrap_err();
-}
-
-/// How a state over another denominator is read, so that mutants go through the same lines.
-type Adopt = fn(&Tat, TatState, u64) -> TatState;
-
-/// A state that is read over another denominator is never earlier, and later by less than one part.
-fn adopted_states_are_never_lighter(adopt: Adopt) -> Result<(), String> {
-    let mut rng = generator(75);
-    for _ in 0..long(CASES * 5) {
-        let (old, new) = (gcra(&mut rng).1.strategy, gcra(&mut rng).1.strategy);
-        let state =
-            TatState { whole: spread(&mut rng, 1 << 52), fraction: rng.u64(..old.denominator()) };
-        let adopted = adopt(&new, state, old.denominator());
-        if adopted.fraction >= new.denominator() {
-            return Err(format!("{adopted:?} is no state over {}", new.denominator()));
-        }
-        // Both over the product of the denominators.
-        let over = |state: TatState, own: u64, other: u64| {
-            (BigUint::from(state.whole) * own + state.fraction) * other
-        };
-        let before = over(state, old.denominator(), new.denominator());
-        let after = over(adopted, new.denominator(), old.denominator());
-        if after < before || after >= before + old.denominator() {
-            return Err(format!("{state:?} over {} became {adopted:?}", old.denominator()));
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn a_state_adopted_over_another_denominator_is_rounded_up() {
-    adopted_states_are_never_lighter(Tat::adopt).unwrap();
-    let rounded_down: Adopt = |tat, state, denominator| {
-        let parts = u128::from(state.fraction) * u128::from(tat.denominator());
-        let fraction = u64::try_from(parts / u128::from(denominator)).unwrap();
-        TatState { fraction, ..state }
-    };
-    adopted_states_are_never_lighter(rounded_down).unwrap_err();
-    adopted_states_are_never_lighter(|_, state, _| state).unwrap_err();
-    let next_tick: Adopt =
-        |_, state, _| TatState { whole: state.whole + u64::from(state.fraction > 0), fraction: 0 };
-    adopted_states_are_never_lighter(next_tick).unwrap_err();
 }

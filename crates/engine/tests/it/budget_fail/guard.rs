@@ -17,7 +17,7 @@ async fn what_was_not_answered_in_time_is_not_sent_again() {
     let world = World::new();
     let guard = world.guard(10);
     world.store.hangs();
-    let waited = GuardSettings::DEADLINE_DEFAULT;
+    let waited = DEADLINE;
     for (act, sent) in [DEBIT, reserve(1), Act::Settle(LeaseKey(1)), Act::Look].iter().zip(1..) {
         let began = Instant::now();
         let error = book_at(&guard, *act).await.unwrap_err();

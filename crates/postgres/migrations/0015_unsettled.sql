@@ -4,8 +4,17 @@
 -- `spec[7]` leases that have ended are remembered. The others are bounded by what may be reserved:
 -- nothing while `spec[1]` + `spec[7]` leases are open, or ended without a settlement.
 
--- One for each kind of lease that has ended, in the place of one for both.
-DROP INDEX {state}_leases_account_until_lease_idx1;
+-- One for each kind of lease that has ended, in the place of one for both, which the server has
+-- named.
+DO $$
+DECLARE
+    named regclass;
+BEGIN
+    SELECT i.indexrelid INTO STRICT named FROM pg_index i
+    WHERE i.indrelid = '{state}_leases'::regclass
+        AND pg_get_expr(i.indpred, i.indrelid) = '(phase > 0)';
+    EXECUTE 'DROP INDEX ' || named;
+END $$;
 CREATE INDEX ON {state}_leases (account, until, lease) WHERE phase = 1;
 CREATE INDEX ON {state}_leases (account, until, lease) WHERE phase = 2;
 
@@ -143,8 +152,15 @@ BEGIN
     IF act = 2 AND l.phase IS NULL AND a.open + a.ended >= spec[1] + spec[7] AND answer[1] < 2 THEN
         SELECT a.open + count(*) - spec[1] - spec[7] INTO excess
         FROM {state}_leases t WHERE t.account = a.number AND t.phase = 1;
-        IF excess >= 0 THEN
-            -- Whichever comes later once more: until enough of those that ended are forgotten.
+        -- Whichever comes later once more: until enough of those that ended are forgotten, which is
+        -- the first of them unless the bounds were lowered.
+        IF excess = 0 THEN
+            answer := ARRAY[1, greatest(answer[2], -now_us + least(
+                (SELECT min(t.until) FROM {state}_leases t
+                    WHERE t.account = a.number AND t.phase = 1),
+                (SELECT min(t.until) + 600000000 FROM {state}_leases t
+                    WHERE t.account = a.number AND t.phase = 0)))];
+        ELSIF excess > 0 THEN
             SELECT ARRAY[1, greatest(answer[2], u.forgotten - now_us)] INTO answer
             FROM (
                 SELECT t.until + CASE t.phase WHEN 0 THEN 600000000 ELSE 0 END AS forgotten
