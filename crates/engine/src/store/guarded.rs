@@ -212,8 +212,9 @@ impl<S: Store + 'static> Guarded<S> {
 }
 
 impl<S> Guarded<S> {
-    /// How many keys of a batch are asked at once: at most about two milliseconds of a store's
-    /// time, in which it serves nobody else.
+    /// The most keys of a batch that are asked at once: about two milliseconds of a store's time
+    /// for gcra and windows, in which it serves nobody else. Logs, and sliding windows of many
+    /// buckets, take several times as long.
     pub const KEYS_AT_ONCE: usize = 250;
 
     /// How many keys of batches are at the store at once, at most: enough that it need not wait for
